@@ -61,7 +61,7 @@ pub struct TallyCell {
     pub phase: Phase,
     /// Revision at which the client entered that phase.
     pub since_revision: u64,
-    /// Requests decided about. Each is in exactly one of the nine counts that follow.
+    /// Requests decided about. Each is in exactly one of the ten counts that follow.
     pub requests: u64,
     /// Pairs in which both allow.
     pub both_allow: u64,

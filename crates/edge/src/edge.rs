@@ -1,0 +1,420 @@
+//! Start here: [`Edge::admit`] walks rooms ③ (identify), ④ (the limiter) and ⑤ (enforce) in
+//! order, [`Edge::done`] is room ⑦.
+//!
+//! An edge spawns nothing itself: [`Edge::background`] gives its tasks to whoever owns the
+//! process, [`Edge::finish`] ends them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use limiter_core::store::{BucketStore, StoreError};
+use limiter_core::{Clock, Contract, Cost, Limiter, Limits, PlanVersion, Reply, VersionSource};
+use wire::key::Pepper;
+use wire::plan::{PlanLimits, Scope};
+use wire::policy::ClientValue;
+use wire::rollout::Phase;
+
+use crate::call::{Admission, AuthMode, Call, Observed, Refusal};
+use crate::enforce::{self, Verdict};
+use crate::identify::{self, Subject};
+use crate::key_cache::{CacheBounds, KeyCache, lookup};
+use crate::metrics::EdgeMetrics;
+use crate::plan_book::{Offer, PlanBook, PlanEntry, Shelf};
+use crate::plan_source::{PolicySource, file, http};
+use crate::record::sink::{Evidence, Outbox};
+use crate::record::{Recorder, RecorderSettings};
+use crate::ticket::{Decided, Judged, Ticket};
+
+/// Idle limiter entries, and positive keys beyond their bound, are looked for this often.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
+
+/// A background task of an edge: its name and what it does until the edge ends.
+pub type Background = (&'static str, Pin<Box<dyn Future<Output = ()> + Send>>);
+
+/// What an edge must know about itself.
+#[derive(Debug, Clone)]
+pub struct EdgeSettings {
+    /// The gateway's id.
+    pub gateway: String,
+    /// Version of the program.
+    pub build: String,
+    /// Address of the operations port, if it may be called.
+    pub ops_url: Option<String>,
+    /// Names of the routes.
+    pub routes: Vec<String>,
+    /// What keys are hashed with.
+    pub pepper: Pepper,
+    /// Budget of full decision records.
+    pub records_per_s: u32,
+    /// Bounds of the key cache.
+    pub keys: CacheBounds,
+}
+
+/// A client's bucket as the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// The client as known here.
+    pub client: ClientValue,
+    /// Its plan.
+    pub plan: Arc<PlanEntry>,
+    /// Its phase.
+    pub phase: Phase,
+    /// The bucket pair; `None` under an unlimited plan.
+    pub bucket: Option<Reply>,
+}
+
+/// Why a client cannot be inspected here.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// None of its keys was seen here.
+    #[error("no key of this client was seen here")]
+    ClientUnknown,
+    /// Its plan has no numbers here.
+    #[error("the client's plan {0} is unknown here or not valid")]
+    PlanInvalid(String),
+    /// Its keys have a bucket each.
+    #[error("every key of this client has its own bucket: name one")]
+    KeyNeeded,
+    /// The store did not answer.
+    #[error("the bucket store did not answer")]
+    Store(#[source] StoreError),
+}
+
+/// Decides about requests and keeps what was decided.
+#[derive(Debug)]
+pub struct Edge<S> {
+    limiter: Limiter<S>,
+    clock: Arc<dyn Clock>,
+    pepper: Pepper,
+    versions: VersionSource,
+    shelf: Arc<Shelf>,
+    keys: Arc<KeyCache>,
+    recorder: Arc<Recorder>,
+    outbox: Option<Arc<Outbox>>,
+    source: PolicySource,
+    feed: Arc<http::Feed>,
+    metrics: EdgeMetrics,
+    stop: tokio::sync::watch::Sender<bool>,
+}
+
+impl<S: BucketStore> Edge<S> {
+    /// An edge over a limiter. A file's policy is in force at once; a control plane's as soon as
+    /// the background tasks run. Without `evidence` nothing is tallied or recorded.
+    pub fn new(
+        settings: EdgeSettings,
+        limiter: Limiter<S>,
+        clock: Arc<dyn Clock>,
+        source: PolicySource,
+        evidence: Option<Arc<dyn Evidence>>,
+        metrics: EdgeMetrics,
+    ) -> Arc<Edge<S>> {
+        let versions = match source {
+            PolicySource::ControlPlane(_) => VersionSource::ControlPlane,
+            PolicySource::File(_) => file::VERSIONS,
+        };
+        let shelf = Arc::new(Shelf::default());
+        let keys =
+            Arc::new(KeyCache::new(settings.keys, versions, Arc::clone(&clock), metrics.clone()));
+        let boot = format!("{:016x}", fastrand::u64(..));
+        let records =
+            RecorderSettings { active: evidence.is_some(), records_per_s: settings.records_per_s };
+        let (recorder, records) =
+            Recorder::new(records, Arc::clone(&clock), Arc::clone(&shelf), metrics.clone());
+        let recorder = Arc::new(recorder);
+        let outbox = evidence.map(|evidence| {
+            let (gateway, boot) = (settings.gateway.clone(), boot.clone());
+            Arc::new(Outbox::new(gateway, boot, evidence, Arc::clone(&recorder), records))
+        });
+        let edge = Arc::new(Edge {
+            limiter,
+            clock,
+            versions,
+            shelf,
+            keys,
+            recorder,
+            outbox,
+            feed: Arc::new(http::Feed::new(&settings, boot)),
+            pepper: settings.pepper,
+            source,
+            metrics,
+            stop: tokio::sync::watch::Sender::new(false),
+        });
+        if let PolicySource::File(policy) = &edge.source {
+            edge.load_file(policy);
+        }
+        edge
+    }
+
+    /// Rooms ③, ④ and ⑤. Waits for the limiter, within its deadline; for an unknown key also for
+    /// one look-up, within a second; for nothing else.
+    pub async fn admit(&self, call: &Call<'_>) -> Admission {
+        match call.route.auth {
+            AuthMode::None => return Admission::Forward(self.ticket(None)),
+            AuthMode::Key => {}
+        }
+        let now_ms = self.clock.now().us() / 1_000;
+        let holder = identify::holder(call.presented, &self.keys, &self.pepper, now_ms).await;
+        let subject = holder.and_then(|known| match self.shelf.current().as_ref() {
+            Some(book) => Ok(Subject::new(known, book, call.request_id)),
+            None => Err(Refusal::NoPolicy),
+        });
+        let subject = match subject {
+            Ok(subject) => subject,
+            Err(refusal) => return self.refused(refusal, None),
+        };
+        if let Err(refusal) = identify::may_call(&subject.known) {
+            let decided = decided(subject, call, Cost::ONE, PlanVersion(0), Judged::NotAsked);
+            return self.refused(refusal, Some(decided));
+        }
+        self.decide(call, subject).await
+    }
+
+    /// Rooms ④ and ⑤ for a known subject.
+    async fn decide(&self, call: &Call<'_>, subject: Subject) -> Admission {
+        let phase = subject.rule.phase;
+        let (Phase::Shadow | Phase::Enforce, Some(plan)) = (phase, subject.plan.clone()) else {
+            return self.without_numbers(call, subject);
+        };
+        let cost = plan.cost_of(&call.route.name, call.method, call.route.cost);
+        let limits = match plan.limits {
+            PlanLimits::Limited(limits) => limits,
+            PlanLimits::Unlimited => {
+                let version = PlanVersion(2 * plan.revision.max(subject.known.client.revision));
+                self.metrics.unlimited(phase);
+                let decided = decided(subject, call, cost, version, Judged::Unlimited);
+                return Admission::Forward(self.ticket(Some(decided)));
+            }
+        };
+        let contract = contract(&subject, &plan, limits, call);
+        let decision = self.limiter.decide(&contract, cost).await;
+        self.metrics.decided(&decision, phase);
+        let verdict = enforce::verdict(phase, &decision, &limits, cost, contract.failure);
+        let judged = Judged::Decided(decision);
+        let decided = decided(subject, call, cost, contract.plan.version, judged);
+        match verdict {
+            Verdict::Forward => Admission::Forward(self.ticket(Some(decided))),
+            Verdict::Refuse(refusal) => self.refused(refusal, Some(decided)),
+        }
+    }
+
+    /// Phase off is not evaluated. Without a valid plan there is no opinion: shadow stays
+    /// invisible, enforce refuses, for absent never means unlimited.
+    fn without_numbers(&self, call: &Call<'_>, subject: Subject) -> Admission {
+        let (judged, refuse) = match subject.rule.phase {
+            Phase::Off => (Judged::NotAsked, false),
+            Phase::Shadow => (Judged::NoNumbers, false),
+            Phase::Enforce => (Judged::NoNumbers, true),
+        };
+        let decided = decided(subject, call, call.route.cost, PlanVersion(0), judged);
+        if refuse {
+            self.refused(Refusal::PlanInvalid, Some(decided))
+        } else {
+            Admission::Forward(self.ticket(Some(decided)))
+        }
+    }
+
+    fn refused(&self, refusal: Refusal, decided: Option<Decided>) -> Admission {
+        self.metrics.refused(&refusal);
+        let ticket = decided.map(|decided| self.ticket(Some(Decided { refused: true, ..decided })));
+        Admission::Refuse(refusal, ticket)
+    }
+
+    fn ticket(&self, decided: Option<Decided>) -> Ticket {
+        Ticket::new(decided, Arc::clone(&self.recorder))
+    }
+
+    /// Room ⑦: the request has ended. Never waits and cannot fail.
+    pub fn done(&self, ticket: Ticket, observed: Observed) {
+        ticket.finish(observed);
+    }
+
+    /// Puts another version of the file in force, whole. Older than the one in force: nothing.
+    pub fn load_file(&self, policy: &file::FilePolicy) -> Offer {
+        let book = {
+            let before = self.shelf.current();
+            PlanBook::from_specs(
+                file::HISTORY,
+                policy.revision,
+                policy.gateways,
+                &policy.plans,
+                before.as_deref(),
+            )
+        };
+        let gateways = book.live_gateways();
+        let found = policy.found(|id| self.keys.client(id));
+        let offer = self.shelf.offer(book);
+        if offer == Offer::Taken {
+            self.limiter.set_fleet(gateways);
+            self.keys.replace_all(found);
+            self.metrics.revision.set(signed(policy.revision));
+        }
+        offer
+    }
+
+    /// Whether a policy has arrived.
+    pub fn is_ready(&self) -> bool {
+        self.shelf.current().is_some()
+    }
+
+    /// The policy revision in force; 0 before there is one.
+    pub fn revision(&self) -> u64 {
+        self.shelf.current().as_ref().map_or(0, |book| book.revision())
+    }
+
+    /// The policy in force.
+    pub fn book(&self) -> Option<Arc<PlanBook>> {
+        self.shelf.current().clone()
+    }
+
+    /// Time since the control plane was last heard; `None` for a file, and before the first word.
+    pub fn policy_age(&self) -> Option<Duration> {
+        match self.source {
+            PolicySource::File(_) => None,
+            PolicySource::ControlPlane(_) => self.feed.age(self.clock.now()),
+        }
+    }
+
+    /// The metrics.
+    pub fn metrics(&self) -> &EdgeMetrics {
+        &self.metrics
+    }
+
+    /// Reads a client's bucket pair without changing it. Under a plan whose keys have a bucket
+    /// each, `key_id` says which. The client must have been seen here.
+    pub async fn inspect(
+        &self,
+        client: &str,
+        key_id: Option<&str>,
+    ) -> Result<Inspection, InspectError> {
+        let client = self.keys.client(client).ok_or(InspectError::ClientUnknown)?;
+        self.inspect_as(&client, key_id).await
+    }
+
+    /// As [`Edge::inspect`], for a client that the caller knows.
+    pub async fn inspect_as(
+        &self,
+        client: &ClientValue,
+        key_id: Option<&str>,
+    ) -> Result<Inspection, InspectError> {
+        let (plan, phase) = {
+            let book = self.shelf.current();
+            let plan = book.as_ref().and_then(|book| book.plan(&client.plan)).cloned();
+            let phase = book.as_ref().map(|book| book.phase_of(&client.id).phase);
+            (plan, phase.unwrap_or_default())
+        };
+        let plan = plan.ok_or_else(|| InspectError::PlanInvalid(client.plan.clone()))?;
+        let bucket = match (plan.limits, plan.scope, key_id) {
+            (PlanLimits::Unlimited, _, _) => None,
+            (PlanLimits::Limited(_), Scope::Key, None) => return Err(InspectError::KeyNeeded),
+            (PlanLimits::Limited(limits), scope, key_id) => {
+                let key = identify::bucket_of(self.versions, scope, &client.id, key_id);
+                let contract = Contract {
+                    key,
+                    plan: plan.numbers_for(limits, client),
+                    reset: PlanVersion(2 * client.reset_revision),
+                    failure: plan.failure,
+                };
+                Some(self.limiter.inspect(&contract).await.map_err(InspectError::Store)?)
+            }
+        };
+        Ok(Inspection { client: client.clone(), plan, phase, bucket })
+    }
+
+    /// The tasks that must run while the edge does. They end at [`Edge::finish`].
+    pub fn background(self: &Arc<Self>) -> Vec<Background> {
+        let mut tasks: Vec<Background> = Vec::new();
+        let edge = Arc::clone(self);
+        tasks.push(("edge housekeeping", Box::pin(async move { edge.keep_house().await })));
+        if let PolicySource::ControlPlane(plane) = &self.source {
+            let lookups = lookup::run(Arc::clone(&self.keys), Arc::clone(plane), self.stopped());
+            tasks.push(("edge key look-ups", Box::pin(lookups)));
+            let (edge, plane) = (Arc::clone(self), Arc::clone(plane));
+            tasks.push(("edge policy feed", Box::pin(async move { edge.follow(&*plane).await })));
+        }
+        if let Some(outbox) = &self.outbox {
+            let (outbox, stop) = (Arc::clone(outbox), self.stopped());
+            tasks.push(("edge batches", Box::pin(async move { outbox.run(stop).await })));
+        }
+        tasks
+    }
+
+    async fn follow(&self, plane: &dyn crate::plan_source::ControlPlane) {
+        let target = http::Target {
+            shelf: &self.shelf,
+            keys: &self.keys,
+            clock: &*self.clock,
+            pepper_id: self.pepper.id(),
+            metrics: &self.metrics,
+            set_fleet: &|gateways| self.limiter.set_fleet(gateways),
+        };
+        self.feed.follow(plane, &target, self.stopped()).await;
+    }
+
+    async fn keep_house(&self) {
+        let mut stop = self.stopped();
+        let mut ticks = tokio::time::interval(HOUSEKEEPING_EVERY);
+        loop {
+            tokio::select! {
+                _ended = stop.wait_for(|stopped| *stopped) => return,
+                _tick = ticks.tick() => {}
+            }
+            self.limiter.sweep();
+            self.keys.trim();
+            self.metrics.keys_known.set(signed(self.keys.len() as u64));
+            if let Some(age) = self.policy_age() {
+                self.metrics.policy_age_seconds.set(signed(age.as_secs()));
+            }
+        }
+    }
+
+    fn stopped(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// Ends the background tasks, cuts the last batch and sends what is not acknowledged yet, for
+    /// at most `within`. Whether everything was.
+    pub async fn finish(&self, within: Duration) -> bool {
+        self.stop.send_replace(true);
+        match &self.outbox {
+            Some(outbox) => outbox.finish(within).await,
+            None => true,
+        }
+    }
+}
+
+fn contract(subject: &Subject, plan: &PlanEntry, limits: Limits, call: &Call<'_>) -> Contract {
+    let client = &subject.known.client;
+    Contract {
+        key: subject.known.bucket(plan.scope),
+        plan: plan.numbers_for(limits, client),
+        reset: PlanVersion(2 * client.reset_revision),
+        failure: call.route.failure.unwrap_or(plan.failure),
+    }
+}
+
+fn decided(
+    subject: Subject,
+    call: &Call<'_>,
+    cost: Cost,
+    version: PlanVersion,
+    judged: Judged,
+) -> Decided {
+    Decided {
+        known: subject.known,
+        plan: subject.plan,
+        route: Arc::clone(call.route),
+        rule: subject.rule,
+        cost,
+        version,
+        judged,
+        refused: false,
+        revision: subject.revision,
+        record: subject.record,
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

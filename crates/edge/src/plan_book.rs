@@ -1,0 +1,411 @@
+//! The policy of one revision: plans and the rollout, immutable once made.
+//!
+//! A book is built whole and swapped whole, so no request sees half of a change. The shelf never
+//! goes back within a history: an older book is refused, whoever brings it. An object that fails
+//! its check is left out alone and reported; its last valid version stays in force, and where
+//! there never was one the plan is simply absent, which is a refusal and not "unlimited".
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arc_swap::{ArcSwapOption, Guard};
+use limiter_core::{Cost, FailurePolicy, Limits, PlanNumbers, PlanVersion};
+use parking_lot::Mutex;
+use wire::name::Name;
+use wire::plan::{CostRule, PlanLimits, PlanSpec, PlanValue, Scope};
+use wire::policy::{ClientValue, FEED_CHANGES_MAX, FeedAnswer, Object, Rejected, Snapshot};
+use wire::rollout::{Phase, RolloutValue, RuleSubject};
+
+/// Reports of refused objects that are kept; beyond it the newest are not reported.
+const REJECTED_MAX: usize = 1_000;
+/// Shares are counted in ten-thousandths.
+const WHOLE_SHARE_BP: u32 = 10_000;
+
+/// A plan in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanEntry {
+    /// Its name.
+    pub name: String,
+    /// What it limits.
+    pub limits: PlanLimits,
+    /// What shares a bucket.
+    pub scope: Scope,
+    /// What is admitted without a store.
+    pub failure: FailurePolicy,
+    /// Revision of its last valid change.
+    pub revision: u64,
+    costs: Vec<(CostRule, Cost)>,
+}
+
+impl PlanEntry {
+    /// A checked plan at a revision.
+    pub fn new(spec: &PlanSpec, revision: u64) -> PlanEntry {
+        let priced = |rule: &CostRule| Cost::new(rule.cost).ok().map(|cost| (rule.clone(), cost));
+        PlanEntry {
+            name: spec.name.to_string(),
+            limits: spec.limits,
+            scope: spec.scope,
+            failure: spec.failure,
+            revision,
+            costs: spec.costs.iter().filter_map(priced).collect(),
+        }
+    }
+
+    /// Tokens that a request takes: the first rule that names route and method, else `otherwise`.
+    pub fn cost_of(&self, route: &str, method: &str, otherwise: Cost) -> Cost {
+        let names = |rule: &CostRule| {
+            rule.route == route && rule.method.as_deref().is_none_or(|named| named == method)
+        };
+        self.costs.iter().find(|(rule, _)| names(rule)).map_or(otherwise, |(_, cost)| *cost)
+    }
+
+    /// The numbers for one client. Their version grows with every change of plan or client, and
+    /// leaves the odd numbers free for changes that come by time alone.
+    pub fn numbers_for(&self, limits: Limits, client: &ClientValue) -> PlanNumbers {
+        let version = PlanVersion(2 * self.revision.max(client.revision));
+        PlanNumbers { version, limits }
+    }
+
+    fn same_terms(&self, other: &PlanEntry) -> bool {
+        *self == PlanEntry { revision: self.revision, ..other.clone() }
+    }
+}
+
+/// A client's phase and when it entered it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PhaseRule {
+    /// The phase.
+    pub phase: Phase,
+    /// Revision at which the rule's subject entered it; 0 without a rule.
+    pub since_revision: u64,
+}
+
+impl PhaseRule {
+    /// Without a rollout, and where no rule says otherwise.
+    const DEFAULT: PhaseRule = PhaseRule { phase: Phase::Enforce, since_revision: 0 };
+}
+
+/// The rollout with its rules found by client in one step.
+#[derive(Debug)]
+struct Rollout {
+    value: RolloutValue,
+    clients: HashMap<String, PhaseRule>,
+    all: PhaseRule,
+}
+
+impl Rollout {
+    fn new(value: RolloutValue) -> Rollout {
+        let mut clients = HashMap::new();
+        let mut all = None;
+        for rule in &value.rules {
+            let entry = PhaseRule { phase: rule.phase, since_revision: rule.since_revision };
+            match &rule.subject {
+                RuleSubject::Client { client } => {
+                    clients.entry(client.clone()).or_insert(entry);
+                }
+                RuleSubject::All => all = all.or(Some(entry)),
+            }
+        }
+        Rollout { value, clients, all: all.unwrap_or(PhaseRule::DEFAULT) }
+    }
+
+    fn check(value: &RolloutValue) -> Result<(), String> {
+        Name::new(&value.name).map_err(|error| error.to_string())?;
+        if value.share_bp > WHOLE_SHARE_BP {
+            return Err(format!("share_bp is at most {WHOLE_SHARE_BP}, not {}", value.share_bp));
+        }
+        Ok(())
+    }
+}
+
+/// The policy of one revision.
+#[derive(Debug, Clone, Default)]
+pub struct PlanBook {
+    history: String,
+    revision: u64,
+    live_gateways: u32,
+    plans: HashMap<String, Arc<PlanEntry>>,
+    /// Plans deleted by the last changes: still found until the next ones, so that a client that
+    /// was moved off a plan in the same breath never falls between the two.
+    leaving: HashMap<String, Arc<PlanEntry>>,
+    rollout: Option<Arc<Rollout>>,
+    rejected: BTreeMap<(&'static str, String), Rejected>,
+}
+
+impl PlanBook {
+    /// The book of a snapshot. Where one of its objects is not valid, `before`'s version stays.
+    pub fn from_snapshot(snapshot: &Snapshot, before: Option<&PlanBook>) -> PlanBook {
+        let mut book = PlanBook {
+            history: snapshot.history.clone(),
+            revision: snapshot.revision,
+            live_gateways: snapshot.live_gateways,
+            ..PlanBook::default()
+        };
+        for plan in &snapshot.plans {
+            let last_good = before.and_then(|before| before.plans.get(&plan.name)).cloned();
+            book.put_plan(plan, last_good);
+        }
+        if let Some(rollout) = &snapshot.rollout {
+            book.put_rollout(rollout, before.and_then(|before| before.rollout.clone()));
+        }
+        book.let_leave(before);
+        book
+    }
+
+    /// The book of a file: valid as a whole, or the file would not have been taken. A plan whose
+    /// terms are the same as `before` keeps its revision, so that a reload is no change of it.
+    pub fn from_specs(
+        history: &str,
+        revision: u64,
+        gateways: u32,
+        plans: &[PlanSpec],
+        before: Option<&PlanBook>,
+    ) -> PlanBook {
+        let kept = |spec: &PlanSpec| {
+            let entry = PlanEntry::new(spec, revision);
+            let last = before.and_then(|before| before.plans.get(&entry.name));
+            match last.filter(|last| last.same_terms(&entry)) {
+                Some(last) => (entry.name, Arc::clone(last)),
+                None => (entry.name.clone(), Arc::new(entry)),
+            }
+        };
+        let mut book = PlanBook {
+            history: history.to_owned(),
+            revision,
+            live_gateways: gateways,
+            plans: plans.iter().map(kept).collect(),
+            ..PlanBook::default()
+        };
+        book.let_leave(before);
+        book
+    }
+
+    fn let_leave(&mut self, before: Option<&PlanBook>) {
+        let gone = before.into_iter().flat_map(|before| &before.plans);
+        let gone = gone.filter(|(name, _)| !self.plans.contains_key(*name));
+        self.leaving = gone.map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect();
+    }
+
+    /// This book with an answer of the feed applied. Changes at or below its revision are known
+    /// already and pass by; keys and clients are not kept here.
+    pub fn applied(&self, answer: &FeedAnswer) -> PlanBook {
+        let mut book = self.clone();
+        book.leaving.clear();
+        book.live_gateways = answer.live_gateways;
+        for change in answer.changes.iter().filter(|change| change.revision > self.revision) {
+            book.revision = book.revision.max(change.revision);
+            match &change.object {
+                Object::Plan { value: Some(plan), .. } => {
+                    let last_good = book.plans.get(&plan.name).cloned();
+                    book.put_plan(plan, last_good);
+                }
+                Object::Plan { id, value: None } => {
+                    book.rejected.remove(&("plan", id.clone()));
+                    if let Some(entry) = book.plans.remove(id) {
+                        book.leaving.insert(id.clone(), entry);
+                    }
+                }
+                Object::Rollout { value: Some(rollout), .. } => {
+                    let last_good = book.rollout.take();
+                    book.put_rollout(rollout, last_good);
+                }
+                Object::Rollout { id, value: None } => {
+                    book.rejected.remove(&("rollout", id.clone()));
+                    book.rollout = book.rollout.take().filter(|kept| kept.value.name != *id);
+                }
+                Object::Client { .. } | Object::Key { .. } => {}
+            }
+        }
+        if answer.changes.len() < FEED_CHANGES_MAX {
+            book.revision = book.revision.max(answer.head);
+        }
+        book
+    }
+
+    /// The history of its revision.
+    pub fn history(&self) -> &str {
+        &self.history
+    }
+
+    /// What it is as of.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Gateways that share the plans; at least 1.
+    pub fn live_gateways(&self) -> u32 {
+        self.live_gateways.max(1)
+    }
+
+    /// A plan by name.
+    pub fn plan(&self, name: &str) -> Option<&Arc<PlanEntry>> {
+        self.plans.get(name).or_else(|| self.leaving.get(name))
+    }
+
+    /// Names and revisions of the plans in force, by name.
+    pub fn plans(&self) -> BTreeMap<&str, u64> {
+        self.plans.values().map(|plan| (plan.name.as_str(), plan.revision)).collect()
+    }
+
+    /// The active rollout.
+    pub fn rollout(&self) -> Option<&RolloutValue> {
+        self.rollout.as_ref().map(|rollout| &rollout.value)
+    }
+
+    /// The phase of a client.
+    pub fn phase_of(&self, client: &str) -> PhaseRule {
+        match &self.rollout {
+            None => PhaseRule::DEFAULT,
+            Some(rollout) => *rollout.clients.get(client).unwrap_or(&rollout.all),
+        }
+    }
+
+    /// The phase of everybody whom no own rule names.
+    pub fn phase_of_all(&self) -> PhaseRule {
+        self.rollout.as_ref().map_or(PhaseRule::DEFAULT, |rollout| rollout.all)
+    }
+
+    /// Whether full records are kept for every request of a client.
+    pub fn samples(&self, client: &str) -> bool {
+        self.rollout.as_ref().is_some_and(|rollout| {
+            rollout.value.share_bp >= WHOLE_SHARE_BP || rollout.value.samples(client)
+        })
+    }
+
+    /// Objects of which not the newest version is in force, because that one is not valid.
+    pub fn rejected(&self) -> Vec<Rejected> {
+        self.rejected.values().cloned().collect()
+    }
+
+    fn put_plan(&mut self, plan: &PlanValue, last_good: Option<Arc<PlanEntry>>) {
+        match plan.check() {
+            Ok(spec) => {
+                let entry = PlanEntry::new(&spec, plan.revision);
+                self.rejected.remove(&("plan", plan.name.clone()));
+                self.plans.insert(plan.name.clone(), Arc::new(entry));
+            }
+            Err(mistakes) => {
+                let reason =
+                    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                self.reject("plan", &plan.name, plan.revision, reason);
+                if let Some(entry) = last_good {
+                    self.plans.insert(plan.name.clone(), entry);
+                }
+            }
+        }
+    }
+
+    fn put_rollout(&mut self, rollout: &RolloutValue, last_good: Option<Arc<Rollout>>) {
+        match Rollout::check(rollout) {
+            Ok(()) => {
+                self.rejected.remove(&("rollout", rollout.name.clone()));
+                self.rollout = Some(Arc::new(Rollout::new(rollout.clone())));
+            }
+            Err(reason) => {
+                self.reject("rollout", &rollout.name, rollout.revision, reason);
+                self.rollout = last_good;
+            }
+        }
+    }
+
+    fn reject(&mut self, kind: &'static str, id: &str, revision: u64, reason: String) {
+        tracing::warn!(kind, id, revision, reason, "object skipped, its last valid version stays");
+        let known = self.rejected.contains_key(&(kind, id.to_owned()));
+        if known || self.rejected.len() < REJECTED_MAX {
+            let report = Rejected { kind: kind.to_owned(), id: id.to_owned(), revision, reason };
+            self.rejected.insert((kind, id.to_owned()), report);
+        }
+    }
+}
+
+/// What became of an offered book.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// It is in force.
+    Taken,
+    /// It is not newer than the one in force.
+    Stale,
+}
+
+/// Where the book in force stands.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf {
+    book: ArcSwapOption<PlanBook>,
+    writing: Mutex<()>,
+}
+
+impl Shelf {
+    /// The book in force, if any has arrived. Short-lived: never held over a wait.
+    pub(crate) fn current(&self) -> Guard<Option<Arc<PlanBook>>> {
+        self.book.load()
+    }
+
+    /// Puts `next` in force, unless that would go back in the same history.
+    pub(crate) fn offer(&self, next: PlanBook) -> Offer {
+        let _one_writer = self.writing.lock();
+        if let Some(current) = self.book.load().as_ref() {
+            if current.history == next.history && next.revision < current.revision {
+                return Offer::Stale;
+            }
+            if current.history != next.history {
+                tracing::warn!(
+                    from = current.history,
+                    to = next.history,
+                    revision = next.revision,
+                    "the policy has a new history"
+                );
+            }
+        }
+        self.book.store(Some(Arc::new(next)));
+        Offer::Taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn book(history: &str, revision: u64) -> PlanBook {
+        PlanBook::from_specs(history, revision, 1, &[], None)
+    }
+
+    #[test]
+    fn the_shelf_never_goes_back_within_a_history() {
+        let shelf = Shelf::default();
+        assert_eq!(shelf.offer(book("a", 5)), Offer::Taken);
+        assert_eq!(shelf.offer(book("a", 4)), Offer::Stale);
+        assert_eq!(shelf.current().as_ref().unwrap().revision(), 5);
+        assert_eq!(shelf.offer(book("b", 4)), Offer::Taken);
+        assert_eq!(shelf.current().as_ref().unwrap().history(), "b");
+    }
+
+    fn answer(revision: u64, object: Object) -> FeedAnswer {
+        FeedAnswer {
+            history: "a".to_owned(),
+            head: revision,
+            live_gateways: 1,
+            changes: vec![wire::policy::Change { revision, object }],
+        }
+    }
+
+    #[test]
+    fn a_deleted_plan_is_found_until_the_next_changes_so_that_its_clients_can_move() {
+        let value = PlanValue {
+            name: "pro".to_owned(),
+            burst: None,
+            sustained: None,
+            costs: Vec::new(),
+            scope: Scope::Client,
+            failure: "open".to_owned(),
+            unlimited: true,
+            revision: 6,
+        };
+        let plan = |value| Object::Plan { id: "pro".to_owned(), value };
+        let with = book("a", 5).applied(&answer(6, plan(Some(value))));
+        let leaving = with.applied(&answer(7, plan(None)));
+        assert!(leaving.plan("pro").is_some());
+        assert!(leaving.plans().is_empty());
+        let client = Object::Client { id: "acme".to_owned(), value: None };
+        assert!(leaving.applied(&answer(8, client)).plan("pro").is_none());
+    }
+}

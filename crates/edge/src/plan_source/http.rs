@@ -1,0 +1,251 @@
+//! Follows a control plane: the snapshot at first and whenever changes may have been missed, then
+//! the feed, one call after the other, each saying which revision is in force here.
+//!
+//! The other side holds a call back until something has changed, so an idle gateway costs one call
+//! in ten seconds and a change arrives at once. Nothing here is on the path of a request: while
+//! the other side is away the last good policy stays, however old it gets.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use limiter_core::{Clock, Timestamp};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use wire::policy::{
+    FEED_CHANGES_MAX, FEED_WAIT_MS_MAX, FeedAnswer, FeedRequest, LOOKUP_HASHES_MAX, LookupRequest,
+    Rejected, Snapshot,
+};
+
+use super::{ControlPlane, FeedError};
+use crate::edge::EdgeSettings;
+use crate::key_cache::KeyCache;
+use crate::metrics::EdgeMetrics;
+use crate::plan_book::{Offer, PlanBook, Shelf};
+
+/// First and longest pause after a call that failed.
+const BACKOFF: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(200)..=Duration::from_secs(5);
+/// A call that is not answered this long after it should have been is given up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A gateway's side of the conversation.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    introduction: FeedRequest,
+    /// Own clock, when the other side was last heard; 0 before that.
+    heard_us: AtomicU64,
+    wrong_pepper: Mutex<Option<Rejected>>,
+}
+
+/// Where news is put in force.
+pub(crate) struct Target<'a> {
+    pub(crate) shelf: &'a Shelf,
+    pub(crate) keys: &'a KeyCache,
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) pepper_id: String,
+    pub(crate) metrics: &'a EdgeMetrics,
+    pub(crate) set_fleet: &'a (dyn Fn(u32) + Send + Sync),
+}
+
+/// What one round of the conversation came to.
+enum Round {
+    /// Go on with the feed at once.
+    Feed,
+    /// Changes may be missed: after a moment, read the snapshot.
+    Snapshot,
+    /// It failed: the same again, after a while.
+    Pause,
+}
+
+impl Feed {
+    pub(crate) fn new(settings: &EdgeSettings, boot: String) -> Feed {
+        let introduction = FeedRequest {
+            gateway: settings.gateway.clone(),
+            boot,
+            build: settings.build.clone(),
+            ops_url: settings.ops_url.clone(),
+            routes: settings.routes.clone(),
+            history: String::new(),
+            after: 0,
+            wait_ms: FEED_WAIT_MS_MAX,
+            applied: 0,
+            rejected: Vec::new(),
+        };
+        Feed { introduction, heard_us: AtomicU64::new(0), wrong_pepper: Mutex::default() }
+    }
+
+    /// Time since the other side was last heard.
+    pub(crate) fn age(&self, now: Timestamp) -> Option<Duration> {
+        let heard = self.heard_us.load(Ordering::Relaxed);
+        (heard > 0).then(|| now.since(Timestamp::from_us(heard)))
+    }
+
+    /// Keeps `target` current until `stop`.
+    pub(crate) async fn follow(
+        &self,
+        plane: &dyn ControlPlane,
+        target: &Target<'_>,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        tokio::select! {
+            _ended = stop.wait_for(|stopped| *stopped) => {}
+            () = self.converse(plane, target) => {}
+        }
+    }
+
+    async fn converse(&self, plane: &dyn ControlPlane, target: &Target<'_>) {
+        let mut resync = true;
+        let mut pause = *BACKOFF.start();
+        loop {
+            let round = if resync {
+                self.resync(plane, target).await
+            } else {
+                self.one_feed(plane, target).await
+            };
+            match round {
+                Round::Feed => {
+                    resync = false;
+                    pause = *BACKOFF.start();
+                    continue;
+                }
+                Round::Snapshot => resync = true,
+                Round::Pause => target.keys.set_feed_alive(false),
+            }
+            sleep(jittered(pause)).await;
+            pause = (pause * 2).min(*BACKOFF.end());
+        }
+    }
+
+    /// The snapshot, and then every key that was known before it, asked for again.
+    async fn resync(&self, plane: &dyn ControlPlane, target: &Target<'_>) -> Round {
+        let snapshot = match timeout(PATIENCE, plane.snapshot()).await {
+            Ok(Ok(snapshot)) => snapshot,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, cause = ?std::error::Error::source(&error), "no snapshot");
+                return Round::Pause;
+            }
+            Err(_elapsed) => {
+                tracing::warn!("the snapshot was not answered in time");
+                return Round::Pause;
+            }
+        };
+        self.check_pepper(&snapshot, target);
+        let book = PlanBook::from_snapshot(&snapshot, target.shelf.current().as_deref());
+        if self.put_in_force(book, target) == Offer::Stale {
+            tracing::warn!(revision = snapshot.revision, "a snapshot of the past was not taken");
+            return Round::Pause;
+        }
+        target.keys.begin_after(snapshot.revision);
+        for hashes in target.keys.hashes().chunks(LOOKUP_HASHES_MAX) {
+            let request = LookupRequest { hashes: hashes.to_vec() };
+            match timeout(PATIENCE, plane.lookup(&request)).await {
+                Ok(Ok(answer)) => target.keys.reconcile(answer),
+                Ok(Err(_)) | Err(_) => {
+                    tracing::warn!("known keys could not be asked for again after a snapshot");
+                    return Round::Pause;
+                }
+            }
+        }
+        tracing::info!(revision = snapshot.revision, history = snapshot.history, "policy in force");
+        self.heard(target);
+        Round::Feed
+    }
+
+    async fn one_feed(&self, plane: &dyn ControlPlane, target: &Target<'_>) -> Round {
+        let Some(book) = target.shelf.current().clone() else { return Round::Snapshot };
+        let wait = jittered(Duration::from_millis(FEED_WAIT_MS_MAX * 9 / 10));
+        let request = FeedRequest {
+            history: book.history().to_owned(),
+            after: book.revision(),
+            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(FEED_WAIT_MS_MAX),
+            applied: book.revision(),
+            rejected: self.rejected(&book),
+            ..self.introduction.clone()
+        };
+        let asked = Instant::now();
+        let answer = match timeout(wait + PATIENCE, plane.feed(&request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(FeedError::HistoryGone)) => return Round::Snapshot,
+            Ok(Err(FeedError::Away(error))) => {
+                tracing::warn!(%error, "no answer from the feed");
+                return Round::Pause;
+            }
+            Err(_elapsed) => {
+                tracing::warn!("the feed was not answered in time");
+                return Round::Pause;
+            }
+        };
+        if answer.history != book.history() {
+            return Round::Snapshot;
+        }
+        if answer.head < book.revision() {
+            tracing::warn!(head = answer.head, ours = book.revision(), "the feed went back");
+            return Round::Pause;
+        }
+        self.heard(target);
+        self.apply(&book, &answer, target);
+        if answer.changes.is_empty() && asked.elapsed() < *BACKOFF.start() {
+            // The other side does not hold calls back: do not let it spin.
+            sleep(jittered(*BACKOFF.start())).await;
+        }
+        Round::Feed
+    }
+
+    /// Plans first, then keys and clients: a client never meets a plan that is not there yet.
+    fn apply(&self, book: &PlanBook, answer: &FeedAnswer, target: &Target<'_>) {
+        debug_assert!(answer.changes.len() <= FEED_CHANGES_MAX, "the bound of one answer");
+        let next = book.applied(answer);
+        let revision = next.revision();
+        self.put_in_force(next, target);
+        target.keys.apply(&answer.changes, revision);
+    }
+
+    fn put_in_force(&self, book: PlanBook, target: &Target<'_>) -> Offer {
+        let (revision, gateways) = (book.revision(), book.live_gateways());
+        let rejected = self.rejected(&book).len();
+        let offer = target.shelf.offer(book);
+        if offer == Offer::Taken {
+            (target.set_fleet)(gateways);
+            target.metrics.revision.set(i64::try_from(revision).unwrap_or(i64::MAX));
+            target.metrics.objects_rejected.set(i64::try_from(rejected).unwrap_or(i64::MAX));
+        }
+        offer
+    }
+
+    fn heard(&self, target: &Target<'_>) {
+        self.heard_us.store(target.clock.now().us().max(1), Ordering::Relaxed);
+        target.metrics.policy_age_seconds.set(0);
+        target.keys.set_feed_alive(true);
+    }
+
+    /// A copy of another pepper makes every key look invented: say so where operators look.
+    fn check_pepper(&self, snapshot: &Snapshot, target: &Target<'_>) {
+        let theirs = &snapshot.pepper_id;
+        let wrong = *theirs != target.pepper_id;
+        if wrong {
+            tracing::error!(
+                ours = target.pepper_id,
+                theirs,
+                "the pepper differs from the control plane's: no key will be recognised"
+            );
+        }
+        *self.wrong_pepper.lock() = wrong.then(|| Rejected {
+            kind: "pepper".to_owned(),
+            id: theirs.clone(),
+            revision: snapshot.revision,
+            reason: format!("this gateway's pepper is {}", target.pepper_id),
+        });
+    }
+
+    fn rejected(&self, book: &PlanBook) -> Vec<Rejected> {
+        let mut rejected = book.rejected();
+        rejected.extend(self.wrong_pepper.lock().clone());
+        rejected
+    }
+}
+
+/// Up to a tenth more or less, so that a fleet does not stay in step.
+fn jittered(time: Duration) -> Duration {
+    time.mul_f64(fastrand::f64().mul_add(0.2, 0.9))
+}

@@ -1,0 +1,15 @@
+//! The edge in one process: a memory store, a clock that is moved by hand, policies from a file or
+//! from a control plane made of a few maps. One module for each promise.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "any other answer fails the test")]
+#![expect(clippy::indexing_slicing, reason = "indices come from ranges over the same arrays")]
+
+mod world; // an edge with everything around it
+mod plane; // a control plane that writes, forgets, restarts and lies
+mod identify; // keys
+mod decide; // costs, scopes, numbers told
+mod record; // tallies, records, batches
+mod feed; // the policy never goes back
+mod shadow; // shadow changes nothing for anybody
+mod cases; // public faults, by their number
