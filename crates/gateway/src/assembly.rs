@@ -1,0 +1,290 @@
+//! Puts a gateway together: the only file that knows which store, policy source and sink there are.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use daemon::{Context, Failure};
+use edge::limiter::store::memory::MemoryStore;
+use edge::limiter::store::redis::{RedisSettings, RedisStore};
+use edge::limiter::store::{BucketStore, StoreError};
+use edge::limiter::{BucketKey, Clock, Limiter, LimiterSettings, Reply, Request, SystemClock};
+use edge::{CacheBounds, Edge, EdgeMetrics, EdgeSettings, Evidence, FilePolicy, PolicySource};
+use tokio::net::TcpListener;
+use wire::client::plans::PlansClient;
+use wire::client::shadow::ShadowClient;
+use wire::key::{Pepper, token_hash};
+
+use crate::config::{Config, ControlConfig, FileChoice, PolicyChoice, StoreChoice};
+use crate::metrics::{Metrics, StoreCounts};
+use crate::ops;
+use crate::server::{self, Bound, Shared};
+use crate::upstream::Upstream;
+
+/// Longest wait for records to leave at the end.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for open requests on the operations port at the end.
+const OPERATIONS_END_MAX: Duration = Duration::from_secs(1);
+/// Longest wait for names at the start; what is not resolved by then comes later.
+const RESOLVE_MAX: Duration = Duration::from_secs(3);
+/// What listeners are announced as.
+const ANNOUNCED: [&str; 4] = ["traffic", "traffic2", "traffic3", "traffic4"];
+
+/// The stores there are.
+#[derive(Debug)]
+enum Store {
+    /// In this process.
+    Memory(Box<MemoryStore>),
+    /// Shared by gateways.
+    Redis(Arc<RedisStore>),
+}
+
+impl BucketStore for Store {
+    async fn call(&self, key: &BucketKey, request: &Request) -> Result<Reply, StoreError> {
+        match self {
+            Store::Memory(store) => store.call(key, request).await,
+            Store::Redis(store) => store.call(key, request).await,
+        }
+    }
+}
+
+/// What a gateway stands on, if it is not to come from the configuration: for tests, and for
+/// several gateways in one process that share a store.
+#[derive(Debug)]
+pub struct Parts<S> {
+    /// Where buckets live.
+    pub store: Arc<S>,
+    /// The gateway's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Where the policy comes from.
+    pub source: PolicySource,
+    /// Where records go.
+    pub evidence: Evidently,
+}
+
+/// Where records go, if anywhere.
+#[derive(Clone)]
+pub struct Evidently(pub Option<Arc<dyn Evidence>>);
+
+impl std::fmt::Debug for Evidently {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Evidently").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Runs a gateway until the drain has ended.
+pub async fn serve(config: Config, context: Context) -> Result<(), Failure> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let store = Arc::new(store(&config.store, &clock)?);
+    if let Store::Redis(redis) = store.as_ref() {
+        let counts = StoreCounts(Arc::clone(redis));
+        context.metrics.register(|registry| registry.register_collector(Box::new(counts)));
+    }
+    let (source, evidence) = policy(&config.policy, clock.as_ref())?;
+    let parts = Parts { store: Arc::clone(&store), clock, source, evidence: Evidently(evidence) };
+    let ended = serve_with(config, parts, context).await;
+    if let Store::Redis(store) = store.as_ref() {
+        store.shut_down().await;
+    }
+    ended
+}
+
+fn store(choice: &StoreChoice, clock: &Arc<dyn Clock>) -> Result<Store, Failure> {
+    match choice {
+        StoreChoice::Memory => Ok(Store::Memory(Box::new(MemoryStore::new(Arc::clone(clock))))),
+        StoreChoice::Redis { url } => {
+            let runtime = tokio::runtime::Handle::current();
+            RedisStore::connect(&RedisSettings::new(url), &runtime, clock)
+                .map(|store| Store::Redis(Arc::new(store)))
+                .map_err(|error| Failure::Settings(vec![format!("store.url: {error}")]))
+        }
+    }
+}
+
+type Policy = (PolicySource, Option<Arc<dyn Evidence>>);
+
+fn policy(choice: &PolicyChoice, clock: &dyn Clock) -> Result<Policy, Failure> {
+    match choice {
+        PolicyChoice::Control(control) => control_plane(control),
+        PolicyChoice::File(file) => {
+            Ok((PolicySource::File(file_policy(file, clock.now().us() / 1_000)), None))
+        }
+    }
+}
+
+fn control_plane(control: &ControlConfig) -> Result<Policy, Failure> {
+    let wrong = |field: &str, error: wire::client::ClientError| {
+        Failure::Settings(vec![format!("control.{field}: {error}")])
+    };
+    let token = control.token.expose();
+    let plans = PlansClient::new(&control.plans_api, Some(token))
+        .map_err(|error| wrong("plans_api", error))?;
+    let mut evidence: Option<Arc<dyn Evidence>> = None;
+    if let Some(url) = &control.shadow_compare {
+        let shadow =
+            ShadowClient::new(url, token).map_err(|error| wrong("shadow_compare", error))?;
+        evidence = Some(Arc::new(shadow));
+    }
+    Ok((PolicySource::ControlPlane(Arc::new(plans)), evidence))
+}
+
+/// The file's policy under a revision higher than that of any start before.
+pub fn file_policy(file: &FileChoice, revision: u64) -> FilePolicy {
+    FilePolicy {
+        revision,
+        gateways: file.gateways,
+        plans: file.plans.clone(),
+        clients: file.clients.clone(),
+        keys: file.keys.clone(),
+    }
+}
+
+/// As [`serve`], over given parts.
+pub async fn serve_with<S: BucketStore>(
+    config: Config,
+    parts: Parts<S>,
+    context: Context,
+) -> Result<(), Failure> {
+    let operations = TcpListener::bind(config.operations.address)
+        .await
+        .map_err(|error| cannot_bind(config.operations.address, &error))?;
+    let operations_at = operations.local_addr().map_err(Failure::other)?;
+    let mut bound = Vec::new();
+    for listener in &config.listeners {
+        bound.push(server::bind(listener, config.workers).map_err(Failure::other)?);
+    }
+    let settings = edge_settings(&config, operations_at)?;
+    let limiter = Limiter::new(
+        parts.store,
+        Arc::clone(&parts.clock),
+        LimiterSettings { deadline: config.deadline },
+    );
+    let (edge_metrics, metrics) = context.metrics.register(|registry| {
+        (EdgeMetrics::register(registry), Arc::new(Metrics::register(registry, &config)))
+    });
+    let clock = Arc::clone(&parts.clock);
+    let Evidently(evidence) = parts.evidence;
+    let edge = Edge::new(settings, limiter, clock, parts.source, evidence, edge_metrics);
+    for (name, task) in edge.background() {
+        context.tasks.spawn(name, task);
+    }
+    let upstreams = upstreams(&config, &metrics, &parts.clock, &context).await;
+    let token = config.operations.token.as_ref().map(|token| token_hash(token.expose()));
+    let router = ops::router(&edge, token, context.metrics.clone(), context.drain.clone());
+    let operations_drain = daemon::Drain::new();
+    let ending = operations_drain.clone();
+    context.tasks.spawn("operations port", async move {
+        let served = daemon::ops::serve(operations, router, &ending, OPERATIONS_END_MAX).await;
+        if let Err(error) = served {
+            tracing::error!(%error, "the operations port ended");
+        }
+    });
+    announce(&context, &bound, operations_at);
+    let shared = Arc::new(Shared::new(server::Parts {
+        edge: Arc::clone(&edge),
+        routes: config.routes,
+        upstreams,
+        metrics,
+        bounds: config.limits,
+        drain_rules: config.drain,
+        clock: parts.clock,
+        drain: context.drain.clone(),
+    }));
+    let ended = server::run(shared, bound, config.workers).await;
+    if !edge.finish(FLUSH_MAX).await {
+        tracing::warn!("not all records could be handed over before the end");
+    }
+    operations_drain.start();
+    ended.map_err(Failure::other)
+}
+
+fn cannot_bind(address: SocketAddr, error: &std::io::Error) -> Failure {
+    Failure::other(format!("cannot listen on {address}: {error}"))
+}
+
+fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSettings, Failure> {
+    let (gateway, pepper, records_per_s) = match &config.policy {
+        PolicyChoice::Control(control) => {
+            (gateway_id(control)?, control.pepper.clone(), control.records_per_s)
+        }
+        PolicyChoice::File(file) => ("file".to_owned(), file.pepper.clone(), 0),
+    };
+    let mut routes: Vec<String> =
+        config.routes.iter().map(|route| route.terms.name.clone()).collect();
+    routes.sort_unstable();
+    routes.dedup();
+    Ok(EdgeSettings {
+        gateway,
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        ops_url: ops_url(operations_at),
+        routes,
+        pepper,
+        records_per_s,
+        keys: CacheBounds::default(),
+    })
+}
+
+/// The configured id; else the one that the state folder remembers, so that a restart is not
+/// another gateway; else a random one.
+fn gateway_id(control: &ControlConfig) -> Result<String, Failure> {
+    if let Some(id) = &control.gateway {
+        return Ok(id.clone());
+    }
+    let random = format!("gw-{:08x}", fastrand::u32(..));
+    let Some(folder) = &control.state_dir else { return Ok(random) };
+    let file = folder.join("gateway-id");
+    if let Ok(known) = daemon::settings::secret_file(&file) {
+        return Ok(known);
+    }
+    std::fs::create_dir_all(folder).map_err(Failure::other)?;
+    daemon::settings::write_private(&file, random.as_bytes()).map_err(Failure::other)?;
+    Ok(random)
+}
+
+/// Where the operations port can be called. Bound to every address, it has no single one.
+fn ops_url(at: SocketAddr) -> Option<String> {
+    let everywhere = at.ip() == Ipv4Addr::UNSPECIFIED || at.ip() == Ipv6Addr::UNSPECIFIED;
+    (!everywhere).then(|| format!("http://{at}"))
+}
+
+async fn upstreams(
+    config: &Config,
+    metrics: &Metrics,
+    clock: &Arc<dyn Clock>,
+    context: &Context,
+) -> Vec<Arc<Upstream>> {
+    let mut upstreams = Vec::new();
+    for (config, metrics) in config.upstreams.iter().zip(&metrics.upstreams) {
+        let upstream = Upstream::new(config.clone(), metrics.clone(), Arc::clone(clock));
+        upstreams.push(Arc::new(upstream));
+    }
+    let resolved = futures_util::future::join_all(upstreams.iter().map(|up| up.resolve()));
+    if tokio::time::timeout(RESOLVE_MAX, resolved).await.is_err() {
+        tracing::warn!("not all names of upstreams could be resolved at the start");
+    }
+    for upstream in &upstreams {
+        let (own, drain) = (Arc::clone(upstream), context.drain.clone());
+        context.tasks.spawn("upstream names", own.keep_resolved(drain));
+        if let Some(rules) = upstream.config.health.clone() {
+            let (own, drain) = (Arc::clone(upstream), context.drain.clone());
+            context.tasks.spawn("upstream probes", own.keep_probed(rules, drain));
+        }
+    }
+    upstreams
+}
+
+fn announce(context: &Context, bound: &[Bound], operations_at: SocketAddr) {
+    for (what, bound) in ANNOUNCED.iter().zip(bound) {
+        context.announce(what, bound.address);
+    }
+    context.announce("operations", operations_at);
+    context.ready();
+}
+
+/// The pepper that keys of this configuration are hashed with.
+pub(crate) fn pepper(config: &Config) -> &Pepper {
+    match &config.policy {
+        PolicyChoice::Control(control) => &control.pepper,
+        PolicyChoice::File(file) => &file.pepper,
+    }
+}

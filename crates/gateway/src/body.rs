@@ -1,0 +1,302 @@
+//! The two body streams of the seam between pipeline and HTTP engine: up to a service, down to the
+//! caller. Pieces pass one by one, so back-pressure passes too; nothing is collected or boxed.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+/// A body as the engine hands it over.
+pub(crate) use hyper::body::Incoming;
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+
+use crate::upstream::InFlight;
+use crate::upstream::connections::Lease;
+
+/// Why a body ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// The connection that it came from failed.
+    #[error("the body broke off")]
+    Broken(#[source] hyper::Error),
+    /// It is longer than the bound.
+    #[error("the body is longer than {0} bytes")]
+    TooLarge(u64),
+    /// No piece came in time.
+    #[error("no piece of the body came within {0:?}")]
+    Stalled(Duration),
+}
+
+/// How a request body ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UploadEnd {
+    /// All of it was handed on.
+    Complete,
+    /// The caller broke it off.
+    Broken,
+    /// It exceeded the bound.
+    TooLarge,
+}
+
+/// Watches a request body from outside.
+#[derive(Debug)]
+pub(crate) struct UploadWatch {
+    end: oneshot::Receiver<UploadEnd>,
+    ended: Option<UploadEnd>,
+    progress: Arc<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    pieces: AtomicU64,
+    caller_owes: AtomicBool,
+}
+
+impl UploadWatch {
+    /// Waits for the end; `None` if the body was abandoned unfinished.
+    pub(crate) async fn end(&mut self) -> Option<UploadEnd> {
+        if self.ended.is_none() {
+            self.ended = (&mut self.end).await.ok();
+        }
+        self.ended
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn has_ended(&mut self) -> Option<UploadEnd> {
+        self.ended = self.ended.or_else(|| self.end.try_recv().ok());
+        self.ended
+    }
+
+    /// Pieces so far: no change for long means that somebody stopped.
+    pub(crate) fn pieces(&self) -> u64 {
+        self.progress.pieces.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is the caller who sends nothing, not the service that reads nothing.
+    pub(crate) fn caller_owes(&self) -> bool {
+        self.progress.caller_owes.load(Ordering::Relaxed)
+    }
+}
+
+/// A request body on its way to a service.
+#[derive(Debug)]
+pub(crate) enum Upload {
+    /// None.
+    Empty,
+    /// As it comes.
+    Stream(Stream),
+}
+
+/// A body that is watched and bounded.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    body: Incoming,
+    bound: Option<u64>,
+    seen: u64,
+    progress: Arc<Progress>,
+    end: Option<oneshot::Sender<UploadEnd>>,
+}
+
+impl Upload {
+    /// A body that may have `bound` bytes. Without a body there is nothing to watch.
+    pub(crate) fn new(body: Incoming, bound: Option<u64>) -> (Upload, Option<UploadWatch>) {
+        if body.is_end_stream() {
+            return (Upload::Empty, None);
+        }
+        let (sender, end) = oneshot::channel();
+        let progress = Arc::new(Progress::default());
+        let watch = UploadWatch { end, ended: None, progress: Arc::clone(&progress) };
+        let stream = Stream { body, bound, seen: 0, progress, end: Some(sender) };
+        (Upload::Stream(stream), Some(watch))
+    }
+}
+
+impl Upload {
+    /// The body, if nothing of it was read yet.
+    pub(crate) fn unread(self) -> Option<Incoming> {
+        match self {
+            Upload::Stream(stream) if stream.progress.pieces.load(Ordering::Relaxed) == 0 => {
+                Some(stream.body)
+            }
+            Upload::Stream(_) | Upload::Empty => None,
+        }
+    }
+}
+
+impl Stream {
+    fn ended(&mut self, how: UploadEnd) {
+        if let Some(sender) = self.end.take()
+            && sender.send(how).is_err()
+        {
+            tracing::trace!("nobody watches the upload any more");
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.progress.caller_owes.store(polled.is_pending(), Ordering::Relaxed);
+        match ready!(polled) {
+            None => self.ended(UploadEnd::Complete),
+            Some(Err(error)) => {
+                self.ended(UploadEnd::Broken);
+                return Poll::Ready(Some(Err(BodyError::Broken(error))));
+            }
+            Some(Ok(frame)) => {
+                self.progress.pieces.fetch_add(1, Ordering::Relaxed);
+                self.seen += frame.data_ref().map_or(0, |data| data.len() as u64);
+                if let Some(bound) = self.bound.filter(|bound| *bound < self.seen) {
+                    self.ended(UploadEnd::TooLarge);
+                    return Poll::Ready(Some(Err(BodyError::TooLarge(bound))));
+                }
+                if self.body.is_end_stream() {
+                    self.ended(UploadEnd::Complete);
+                }
+                return Poll::Ready(Some(Ok(frame)));
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Upload::Empty => Poll::Ready(None),
+            Upload::Stream(stream) => stream.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Upload::Empty => true,
+            Upload::Stream(stream) => stream.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Upload::Empty => SizeHint::with_exact(0),
+            Upload::Stream(stream) => stream.body.size_hint(),
+        }
+    }
+}
+
+/// A response body on its way to the caller.
+#[derive(Debug)]
+pub(crate) enum ReplyBody {
+    /// None (or all of it is out).
+    Empty,
+    /// The gateway's own words.
+    Own(Bytes),
+    /// A service's, as it comes.
+    Service(Download),
+}
+
+/// A service's body: ends when the service is silent for too long, and gives its connection back
+/// once it is read to the end.
+#[derive(Debug)]
+pub(crate) struct Download {
+    body: Incoming,
+    idle: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+    lease: Option<Lease>,
+    _out: InFlight,
+}
+
+impl Download {
+    /// A body over a leased connection.
+    pub(crate) fn new(body: Incoming, idle: Duration, lease: Lease, out: InFlight) -> Download {
+        Download { body, idle, timer: None, waiting: false, lease: Some(lease), _out: out }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(None) => {
+                self.give_back();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(piece)) => {
+                self.waiting = false;
+                Poll::Ready(Some(piece.map_err(BodyError::Broken)))
+            }
+            Poll::Pending => {
+                ready!(self.poll_idle(cx));
+                Poll::Ready(Some(Err(BodyError::Stalled(self.idle))))
+            }
+        }
+    }
+
+    /// The timer exists only once a body made us wait, and is then used again.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let idle = self.idle;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+        if !self.waiting {
+            self.waiting = true;
+            timer.as_mut().reset(tokio::time::Instant::now() + idle);
+        }
+        timer.as_mut().poll(cx)
+    }
+
+    fn give_back(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.give_back();
+        }
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        // The engine stops polling after the last byte of a body whose length it knows.
+        if self.body.is_end_stream() {
+            self.give_back();
+        }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        match this {
+            ReplyBody::Empty => Poll::Ready(None),
+            ReplyBody::Own(bytes) => {
+                let bytes = std::mem::take(bytes);
+                *this = ReplyBody::Empty;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            ReplyBody::Service(download) => download.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ReplyBody::Empty => true,
+            ReplyBody::Own(bytes) => bytes.is_empty(),
+            ReplyBody::Service(download) => download.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ReplyBody::Empty => SizeHint::with_exact(0),
+            ReplyBody::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            ReplyBody::Service(download) => download.body.size_hint(),
+        }
+    }
+}

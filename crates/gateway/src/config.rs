@@ -1,0 +1,201 @@
+//! What the gateway may rely on, read from one TOML file.
+//!
+//! The file is read field by field, so every mistake is told at once, with its path; a value that
+//! cannot be understood never becomes a default. Here are the checked types; the module `file` reads
+//! them.
+//! Process settings (logs, ports file) are flags, not part of the file.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use edge::{FileClient, FileKey};
+use wire::key::Pepper;
+use wire::plan::PlanSpec;
+
+use crate::pairing::Pairing;
+use crate::route::RouteTable;
+use crate::upstream::health::{EjectionRules, ProbeRules};
+
+mod file; // TOML → Config, every mistake with its path
+mod read; // the small readers it is made of
+mod standalone; // plans, clients and keys in the same file
+
+pub use file::{load, parse};
+
+/// A whole, checked configuration.
+#[derive(Debug)]
+pub struct Config {
+    /// Worker threads, each with its own runtime and listeners.
+    pub workers: usize,
+    /// Where traffic comes in; the first is announced as `traffic`.
+    pub listeners: Vec<Listener>,
+    /// The operations port.
+    pub operations: Operations,
+    /// Bounds of connections and requests.
+    pub limits: Bounds,
+    /// How the gateway ends.
+    pub drain: DrainRules,
+    /// Where buckets live.
+    pub store: StoreChoice,
+    /// A waiting request is decided after this long at the latest.
+    pub deadline: Duration,
+    /// Where plans and keys come from.
+    pub policy: PolicyChoice,
+    /// Routes, most specific first.
+    pub routes: RouteTable,
+    /// Upstreams; routes name them by index.
+    pub upstreams: Vec<UpstreamConfig>,
+}
+
+/// One traffic port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// Its table's name.
+    pub name: String,
+    /// Port 0 takes a free one.
+    pub address: SocketAddr,
+    /// HTTP/2 with prior knowledge beside HTTP/1.1.
+    pub http2: bool,
+}
+
+/// The operations port.
+#[derive(Debug)]
+pub struct Operations {
+    /// Loopback unless said otherwise.
+    pub address: SocketAddr,
+    /// Asked for wherever clients are shown; without one those routes are closed.
+    pub token: Option<Secret>,
+}
+
+/// A text that is never shown.
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps `text`.
+    pub fn new(text: String) -> Secret {
+        Secret(text)
+    }
+
+    /// The text, for the one place that sends or compares it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Bounds of what one connection or request may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// Longest request head; beyond it 431.
+    pub head_bytes: usize,
+    /// Most header fields; beyond it 431.
+    pub head_fields: usize,
+    /// Longest body, if bounded; beyond it 413.
+    pub body_bytes: Option<u64>,
+    /// Longest wait for a whole request head, also for its first byte.
+    pub head_time: Duration,
+    /// Connections that a worker holds; further ones wait in the kernel's queue.
+    pub connections_per_worker: usize,
+    /// Connections of one address; further ones are closed at once.
+    pub connections_per_address: usize,
+    /// Open HTTP/2 streams of a connection.
+    pub h2_streams: u32,
+}
+
+/// How the gateway ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainRules {
+    /// Not ready, but still accepting, so that balancers notice first.
+    pub grace: Duration,
+    /// Longest wait for requests that were begun.
+    pub finish: Duration,
+}
+
+/// Where buckets live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// In this process: the limit holds for one gateway.
+    Memory,
+    /// In Redis: the limit holds for all gateways with the same one.
+    Redis {
+        /// `redis://…`
+        url: String,
+    },
+}
+
+/// Where plans and keys come from.
+#[derive(Debug)]
+pub enum PolicyChoice {
+    /// From plans-api.
+    Control(Box<ControlConfig>),
+    /// From the gateway's own file.
+    File(FileChoice),
+}
+
+/// How to reach the control plane.
+#[derive(Debug)]
+pub struct ControlConfig {
+    /// Base URL of plans-api.
+    pub plans_api: String,
+    /// Base URL of shadow-compare, if records leave.
+    pub shadow_compare: Option<String>,
+    /// The gateway's own token.
+    pub token: Secret,
+    /// The same as at plans-api.
+    pub pepper: Pepper,
+    /// Where the gateway keeps what must outlive it.
+    pub state_dir: Option<PathBuf>,
+    /// Full decision records a second; beyond it they are dropped and counted.
+    pub records_per_s: u32,
+    /// This gateway's id; if absent, the one in the state folder, else a random one.
+    pub gateway: Option<String>,
+}
+
+/// Plans, clients and keys of the file.
+#[derive(Debug)]
+pub struct FileChoice {
+    /// Keys are hashed with it.
+    pub pepper: Pepper,
+    /// Gateways that share the plans.
+    pub gateways: u32,
+    /// All plans.
+    pub plans: Vec<PlanSpec>,
+    /// All clients.
+    pub clients: Vec<FileClient>,
+    /// All keys.
+    pub keys: Vec<FileKey>,
+}
+
+/// An upstream: endpoints that do the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamConfig {
+    /// Its name.
+    pub name: String,
+    /// `host:port`; names are resolved again and again.
+    pub endpoints: Vec<String>,
+    /// HTTP/2 with prior knowledge instead of HTTP/1.1.
+    pub http2: bool,
+    /// Longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Longest wait for the response head after the last byte of the request.
+    pub head_timeout: Duration,
+    /// Longest pause between two pieces of a body, in either direction.
+    pub idle_timeout: Duration,
+    /// Idle connections are used again for this long; less than the upstream keeps them.
+    pub keep_idle: Duration,
+    /// Requests out at one endpoint; beyond it 503.
+    pub max_connections: usize,
+    /// Active probes.
+    pub health: Option<ProbeRules>,
+    /// Passive ejection.
+    pub ejection: EjectionRules,
+    /// How the service's own decision is known.
+    pub pairing: Option<Pairing>,
+}

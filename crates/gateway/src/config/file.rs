@@ -1,0 +1,449 @@
+//! From the text of `gateway.toml` to a [`Config`], or to every mistake in it.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edge::limiter::{Cost, FailurePolicy};
+use edge::{AuthMode, RouteTerms};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use serde_json::Value;
+use wire::error::{ErrorCode, FieldError};
+use wire::name::Name;
+use wire::strict::{Fields, Problems, shown};
+
+use super::read::{
+    address, base_url, count, flag_or_true, list, named, needed, object_of, parsed, path, percent,
+    secret, size, table, texts, time, whole, wrong,
+};
+use super::{
+    Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, StoreChoice,
+    UpstreamConfig, standalone,
+};
+use crate::pairing::Pairing;
+use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
+use crate::upstream::health::{EjectionRules, ProbeRules};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// Most entries of any list in the file.
+const ENTRIES_MAX: usize = 10_000;
+
+/// Reads and checks the file; the lines say where and what.
+pub fn load(file: &Path) -> Result<Config, Vec<String>> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| vec![format!("{}: {error}", file.display())])?;
+    let beside = file.parent().unwrap_or(Path::new("."));
+    let lines = |errors: Vec<FieldError>| errors.iter().map(ToString::to_string).collect();
+    parse(&text, beside).map_err(lines)
+}
+
+/// Checks the text; relative paths in it stand `beside` it.
+pub fn parse(text: &str, beside: &Path) -> Result<Config, Vec<FieldError>> {
+    let mut problems = Problems::new();
+    let table: toml::Table = match text.parse() {
+        Ok(table) => table,
+        Err(error) => {
+            let error: toml::de::Error = error;
+            problems.add("file", ErrorCode::InvalidValue, error.to_string());
+            return Err(problems.into_vec());
+        }
+    };
+    let whole_file = Value::Object(object_of(table));
+    let mut fields = Fields::of(&whole_file, "", &mut problems);
+    let config = read(&mut fields, beside, &mut problems);
+    fields.finish(&mut problems);
+    problems.none_or(Some(config))
+}
+
+fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Config {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = size(fields, "workers", problems, 1..=1_024, cores);
+    let (store, deadline) = store(table(fields, "store"), problems);
+    let upstreams: Vec<UpstreamConfig> = named(fields, "upstream", problems)
+        .into_iter()
+        .map(|(name, value)| upstream(name, value, problems))
+        .collect();
+    let routes = routes(list(fields, "route", problems), &upstreams, problems);
+    let operations = operations(table(fields, "operations"), beside, problems);
+    refuse_own_port(&operations, &upstreams, problems);
+    Config {
+        workers,
+        listeners: listeners(named(fields, "listen", problems), problems),
+        operations,
+        limits: bounds(table(fields, "limits"), problems),
+        drain: drain(table(fields, "drain"), problems),
+        store,
+        deadline,
+        policy: policy(fields, beside, problems),
+        routes,
+        upstreams,
+    }
+}
+
+/// The operations port must not be reachable through the traffic port.
+fn refuse_own_port(operations: &Operations, upstreams: &[UpstreamConfig], problems: &mut Problems) {
+    for upstream in upstreams {
+        for (index, endpoint) in upstream.endpoints.iter().enumerate() {
+            if endpoint.parse::<SocketAddr>().is_ok_and(|address| address == operations.address) {
+                let path = format!("upstream.{}.endpoints[{index}]", upstream.name);
+                wrong(problems, path, format!("`{endpoint}` is the gateway's operations port"));
+            }
+        }
+    }
+}
+
+fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listener> {
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+    let mut listeners: Vec<Listener> = tables
+        .into_iter()
+        .map(|(name, value)| {
+            let mut fields = Fields::of(value, &format!("listen.{name}"), problems);
+            let address = address(&mut fields, "address", problems, default);
+            let http2 = flag_or_true(&mut fields, "http2", problems);
+            fields.finish(problems);
+            Listener { name: name.to_owned(), address, http2 }
+        })
+        .collect();
+    if listeners.is_empty() {
+        listeners.push(Listener { name: "main".to_owned(), address: default, http2: true });
+    }
+    // `main` first, so that it is the one announced.
+    listeners.sort_by_key(|listener| (listener.name != "main", listener.name.clone()));
+    listeners
+}
+
+fn operations(value: Option<&Value>, beside: &Path, problems: &mut Problems) -> Operations {
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 9080));
+    let Some(value) = value else { return Operations { address: default, token: None } };
+    let mut fields = Fields::of(value, "operations", problems);
+    let address = address(&mut fields, "address", problems, default);
+    let token = secret(&mut fields, "token_file", problems, beside);
+    fields.finish(problems);
+    Operations { address, token }
+}
+
+fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
+    let nothing = Value::Object(serde_json::Map::new());
+    let mut fields = Fields::of(value.unwrap_or(&nothing), "limits", problems);
+    let f = &mut fields;
+    let body_bytes = match f.get("body_bytes") {
+        Some(Value::String(text)) if text == "unlimited" => None,
+        Some(Value::String(text)) => {
+            let what = format!("must be a whole number or \"unlimited\", not `{text}`");
+            wrong(problems, f.path("body_bytes"), what);
+            None
+        }
+        Some(_) | None => whole(f, "body_bytes", problems, 1..=u64::MAX),
+    };
+    let bounds = Bounds {
+        head_bytes: size(f, "head_bytes", problems, 8_192..=1_048_576, 16_384),
+        head_fields: size(f, "head_fields", problems, 1..=1_000, 100),
+        body_bytes,
+        head_time: time(f, "head_time", problems, 10 * SECOND),
+        connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
+        connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
+        h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),
+    };
+    fields.finish(problems);
+    bounds
+}
+
+fn drain(value: Option<&Value>, problems: &mut Problems) -> DrainRules {
+    let rules = DrainRules { grace: 2 * SECOND, finish: 30 * SECOND };
+    let Some(value) = value else { return rules };
+    let mut fields = Fields::of(value, "drain", problems);
+    let rules = DrainRules {
+        grace: time(&mut fields, "grace", problems, rules.grace),
+        finish: time(&mut fields, "finish", problems, rules.finish),
+    };
+    fields.finish(problems);
+    rules
+}
+
+fn store(value: Option<&Value>, problems: &mut Problems) -> (StoreChoice, Duration) {
+    let default = 5 * MILLISECOND;
+    let Some(value) = value else { return (StoreChoice::Memory, default) };
+    let mut fields = Fields::of(value, "store", problems);
+    let url = parsed(&mut fields, "url", problems, |text| match text {
+        "memory" => Ok(StoreChoice::Memory),
+        _ if text.starts_with("redis://") || text.starts_with("rediss://") => {
+            Ok(StoreChoice::Redis { url: text.to_owned() })
+        }
+        _ => Err("must be `memory` or an URL like `redis://127.0.0.1:6379`"),
+    });
+    let deadline = time(&mut fields, "deadline", problems, default);
+    if deadline > 50 * MILLISECOND {
+        wrong(
+            problems,
+            fields.path("deadline"),
+            "must be at most 50ms: every request waits for it",
+        );
+    }
+    fields.finish(problems);
+    (url.unwrap_or(StoreChoice::Memory), deadline)
+}
+
+fn policy(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> PolicyChoice {
+    match table(fields, "control") {
+        Some(value) => {
+            if standalone::is_given(fields) {
+                let what = "a file has either [control] or its own plans, clients and keys";
+                wrong(problems, fields.path("control"), what);
+            }
+            match control(value, beside, problems) {
+                Some(control) => PolicyChoice::Control(Box::new(control)),
+                None => PolicyChoice::File(standalone::read(fields, beside, problems)),
+            }
+        }
+        None => PolicyChoice::File(standalone::read(fields, beside, problems)),
+    }
+}
+
+fn control(value: &Value, beside: &Path, problems: &mut Problems) -> Option<ControlConfig> {
+    let mut fields = Fields::of(value, "control", problems);
+    let f = &mut fields;
+    for name in ["plans_api", "token_file", "pepper_file"] {
+        if f.get(name).is_none() {
+            f.missing(name, problems);
+        }
+    }
+    let plans_api = parsed(f, "plans_api", problems, base_url);
+    let shadow_compare = parsed(f, "shadow_compare", problems, base_url);
+    let token = secret(f, "token_file", problems, beside);
+    let pepper = standalone::pepper_file(f, beside, problems);
+    let state_dir = path(f, "state_dir", problems, beside);
+    let records_per_s = count(f, "records_per_s", problems, 0..=1_000_000, 1_000);
+    let gateway = parsed(f, "gateway", problems, Name::new).map(|name| name.to_string());
+    fields.finish(problems);
+    Some(ControlConfig {
+        plans_api: plans_api?,
+        shadow_compare,
+        token: token?,
+        pepper: pepper?,
+        state_dir,
+        records_per_s,
+        gateway,
+    })
+}
+
+fn upstream(name: &str, value: &Value, problems: &mut Problems) -> UpstreamConfig {
+    let place = format!("upstream.{name}");
+    if let Err(error) = Name::new(name) {
+        wrong(problems, place.clone(), error);
+    }
+    let mut fields = Fields::of(value, &place, problems);
+    let f = &mut fields;
+    let endpoints = endpoints(f, problems);
+    let http2 = parsed(f, "protocol", problems, |text| match text {
+        "http1" => Ok(false),
+        "http2" => Ok(true),
+        _ => Err("must be http1 or http2"),
+    });
+    let config = UpstreamConfig {
+        name: name.to_owned(),
+        endpoints,
+        http2: http2.unwrap_or(false),
+        connect_timeout: time(f, "connect_timeout", problems, SECOND),
+        head_timeout: time(f, "head_timeout", problems, 30 * SECOND),
+        idle_timeout: time(f, "idle_timeout", problems, 60 * SECOND),
+        keep_idle: time(f, "keep_idle", problems, 30 * SECOND),
+        max_connections: size(f, "max_connections", problems, 1..=1_000_000, 1_024),
+        health: f.get("health").map(|value| probes(&place, value, problems)),
+        ejection: ejection(&place, f.get("ejection"), problems),
+        pairing: f.get("pairing").and_then(|value| pairing(&place, value, problems)),
+    };
+    fields.finish(problems);
+    config
+}
+
+fn endpoints(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<String> {
+    let given = texts(fields, "endpoints", problems);
+    if given.is_empty() || given.len() > ENTRIES_MAX {
+        let what = "must be a list of at least one endpoint like \"127.0.0.1:9001\"";
+        wrong(problems, fields.path("endpoints"), what);
+    }
+    for (index, endpoint) in given.iter().enumerate() {
+        let has_port = endpoint.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+        });
+        if !has_port || canonical_host(endpoint).is_err() {
+            let path = format!("{}[{index}]", fields.path("endpoints"));
+            wrong(problems, path, format!("must be `host:port`, not `{endpoint}`"));
+        }
+    }
+    given.into_iter().map(ToOwned::to_owned).collect()
+}
+
+fn probes(place: &str, value: &Value, problems: &mut Problems) -> ProbeRules {
+    let mut fields = Fields::of(value, &format!("{place}.health"), problems);
+    let path = parsed(&mut fields, "path", problems, |text| {
+        canonical_path(text).map(|path| path.into_owned())
+    });
+    let rules = ProbeRules {
+        path: path.unwrap_or_else(|| "/healthz".to_owned()),
+        every: time(&mut fields, "every", problems, 5 * SECOND),
+        timeout: time(&mut fields, "timeout", problems, SECOND),
+        fall: count(&mut fields, "fall", problems, 1..=100, 3),
+        rise: count(&mut fields, "rise", problems, 1..=100, 2),
+    };
+    fields.finish(problems);
+    rules
+}
+
+fn ejection(place: &str, value: Option<&Value>, problems: &mut Problems) -> EjectionRules {
+    let rules = EjectionRules { consecutive: 5, period: 10 * SECOND, max_percent: 50 };
+    let Some(value) = value else { return rules };
+    let mut fields = Fields::of(value, &format!("{place}.ejection"), problems);
+    let rules = EjectionRules {
+        consecutive: count(&mut fields, "consecutive", problems, 0..=1_000, rules.consecutive),
+        period: time(&mut fields, "for", problems, rules.period),
+        max_percent: percent(&mut fields, "max_share", problems, rules.max_percent),
+    };
+    fields.finish(problems);
+    rules
+}
+
+fn pairing(place: &str, value: &Value, problems: &mut Problems) -> Option<Pairing> {
+    let mut fields = Fields::of(value, &format!("{place}.pairing"), problems);
+    let header = |text: &str| HeaderName::try_from(text).map_err(|_bad| "is no header name");
+    let status = whole(&mut fields, "deny_status", problems, 400..=599);
+    let status = status.and_then(|status| u16::try_from(status).ok());
+    let deny_status = status
+        .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), StatusCode::from_u16)
+        .unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    let decision_header = parsed(&mut fields, "decision_header", problems, header);
+    let marker_path = fields.path("deny_header");
+    let deny_header = fields.get("deny_header").map(|value| {
+        let mut fields = Fields::of(value, &marker_path, problems);
+        if fields.get("name").is_none() {
+            fields.missing("name", problems);
+        }
+        let name = parsed(&mut fields, "name", problems, header);
+        let value = parsed(&mut fields, "value", problems, HeaderValue::from_str);
+        fields.finish(problems);
+        name.map(|name| (name, value))
+    });
+    fields.finish(problems);
+    Some(Pairing { deny_status, deny_header: deny_header.flatten(), decision_header })
+}
+
+fn routes(items: &[Value], upstreams: &[UpstreamConfig], problems: &mut Problems) -> RouteTable {
+    if items.is_empty() || items.len() > ENTRIES_MAX {
+        wrong(problems, "route".to_owned(), "at least one [[route]] is needed");
+    }
+    let indices: BTreeMap<&str, usize> =
+        upstreams.iter().enumerate().map(|(index, up)| (up.name.as_str(), index)).collect();
+    let mut routes = Vec::new();
+    for (number, value) in items.iter().enumerate() {
+        routes.extend(route(number, value, upstreams, &indices, problems));
+    }
+    RouteTable::new(routes)
+}
+
+fn route(
+    number: usize,
+    value: &Value,
+    upstreams: &[UpstreamConfig],
+    indices: &BTreeMap<&str, usize>,
+    problems: &mut Problems,
+) -> Option<Route> {
+    let mut fields = Fields::of(value, &format!("route[{number}]"), problems);
+    let f = &mut fields;
+    let service = needed(f, "upstream", problems);
+    let index = service.and_then(|name| indices.get(name).copied());
+    if let (Some(name), None) = (service, index) {
+        wrong(problems, f.path("upstream"), format!("there is no [upstream.{name}]"));
+    }
+    let host = parsed(f, "host", problems, host_rule).unwrap_or(HostRule::Any);
+    let exact = f.flag("exact", problems);
+    let path = parsed(f, "path", problems, |text| path_rule(text, exact));
+    let name = parsed(f, "name", problems, Name::new);
+    let methods = methods(f, problems);
+    let cost = match f.whole("cost", ErrorCode::CostOutOfRange, problems).map(Cost::new) {
+        None => Cost::ONE,
+        Some(Ok(cost)) => cost,
+        Some(Err(error)) => {
+            problems.add(f.path("cost"), ErrorCode::CostOutOfRange, error.to_string());
+            Cost::ONE
+        }
+    };
+    let auth = parsed(f, "auth", problems, |text| match text {
+        "key" => Ok(AuthMode::Key),
+        "none" => Ok(AuthMode::None),
+        _ => Err("must be key or none"),
+    });
+    let failure = parsed(f, "failure", problems, |text| match text {
+        "plan" => Ok(None),
+        _ => text.parse::<FailurePolicy>().map(Some),
+    });
+    let strip_prefix = f.flag("strip_prefix", problems);
+    if strip_prefix && exact {
+        wrong(problems, f.path("strip_prefix"), "an exact path has no prefix to strip");
+    }
+    fields.finish(problems);
+    let upstream = upstreams.get(index?)?;
+    Some(Route {
+        host,
+        path: path.unwrap_or_else(|| PathRule::Prefix(String::new())),
+        methods,
+        upstream: index?,
+        strip_prefix,
+        number,
+        terms: Arc::new(RouteTerms {
+            name: name.map_or_else(|| upstream.name.clone(), |name| name.to_string()),
+            service: upstream.name.clone(),
+            cost,
+            auth: auth.unwrap_or(AuthMode::Key),
+            failure: failure.flatten(),
+            pairing: upstream.pairing.is_some(),
+        }),
+    })
+}
+
+fn methods(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<Method> {
+    let mut methods = Vec::new();
+    for text in texts(fields, "methods", problems) {
+        match Method::from_bytes(text.as_bytes()) {
+            Ok(method) if text.bytes().all(|byte| byte.is_ascii_uppercase()) => {
+                methods.push(method);
+            }
+            Ok(_) | Err(_) => {
+                let shown = shown(&Value::String(text.to_owned()));
+                wrong(problems, fields.path("methods"), format!("{shown} is no method"));
+            }
+        }
+    }
+    methods
+}
+
+fn host_rule(text: &str) -> Result<HostRule, &'static str> {
+    let what = "must be a name like `api.example.com` or `*.example.com`, without a port";
+    let (wild, name) = match text.strip_prefix("*.") {
+        Some(name) => (true, name),
+        None => (false, text),
+    };
+    let canonical = canonical_host(name).map_err(|_bad| what)?;
+    if !canonical.eq_ignore_ascii_case(name.trim_end_matches('.')) {
+        return Err(what); // it had a port
+    }
+    Ok(if wild {
+        HostRule::Under(format!(".{canonical}"))
+    } else {
+        HostRule::Exact(canonical.into_owned())
+    })
+}
+
+fn path_rule(text: &str, exact: bool) -> Result<PathRule, String> {
+    let canonical = canonical_path(text).map_err(|error| error.to_string())?;
+    if canonical != text || text.contains(['?', '#', '*']) {
+        return Err(format!("must be a plain path without query; its plain form is `{canonical}`"));
+    }
+    Ok(if exact {
+        PathRule::Exact(text.to_owned())
+    } else {
+        PathRule::Prefix(text.trim_end_matches('/').to_owned())
+    })
+}

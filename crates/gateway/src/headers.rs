@@ -1,0 +1,277 @@
+//! Header hygiene in both directions (pure).
+//!
+//! Fields that belong to one connection, and every field that `Connection` names, end here.
+//! What a service may trust (`x-weir-*`, `x-request-id`, forwarded fields) is written last, after
+//! everything of the same name, or an alias of it with underscores, was dropped.
+
+use http::HeaderMap;
+use http::header::{
+    CONNECTION, EXPECT, FORWARDED, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+
+/// Names the client to services.
+pub(crate) const CLIENT: HeaderName = HeaderName::from_static("x-weir-client");
+/// Names the client's plan to services.
+pub(crate) const PLAN: HeaderName = HeaderName::from_static("x-weir-plan");
+/// The request's id, to services and callers.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Tells answers of the gateway from those of a service.
+pub(crate) const SOURCE: HeaderName = HeaderName::from_static("x-weir-source");
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Limit headers that upstreams may send and that ours replace when the gateway limits.
+const LIMIT_FIELDS: [HeaderName; 8] = [
+    HeaderName::from_static("ratelimit"),
+    HeaderName::from_static("ratelimit-policy"),
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// What a connection knows about its peer, as header values made once.
+#[derive(Debug, Clone)]
+pub(crate) struct ForwardedBy {
+    address: HeaderValue,
+    element: HeaderValue,
+}
+
+impl ForwardedBy {
+    /// Of the peer at `ip`.
+    pub(crate) fn new(ip: std::net::IpAddr) -> ForwardedBy {
+        let ip = ip.to_canonical();
+        let element = match ip {
+            std::net::IpAddr::V4(ip) => format!("for={ip};proto=http"),
+            std::net::IpAddr::V6(ip) => format!("for=\"[{ip}]\";proto=http"),
+        };
+        let value = |text: String| {
+            HeaderValue::try_from(text).expect("an address is printed in visible ASCII")
+        };
+        ForwardedBy { address: value(ip.to_string()), element: value(element) }
+    }
+}
+
+/// Removes what belongs to the connection only. `te: trailers` is the one thing kept of it.
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let trailers = headers.get_all(TE).iter().any(|value| {
+        let mut codings = value.as_bytes().split(|byte| *byte == b',');
+        codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    });
+    if headers.contains_key(CONNECTION) {
+        for name in named_by_connection(headers) {
+            headers.remove(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
+    let tokens = values.flat_map(|value| value.split(|byte| *byte == b','));
+    tokens.filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok()).collect()
+}
+
+/// What a service is told about the caller.
+#[derive(Debug)]
+pub(crate) struct Identity<'a> {
+    /// The client, if the route asks for one.
+    pub client: Option<&'a str>,
+    /// Its plan.
+    pub plan: Option<&'a str>,
+    /// Id of the request.
+    pub request_id: &'a HeaderValue,
+    /// The peer.
+    pub peer: &'a ForwardedBy,
+    /// The host the caller asked for.
+    pub host: &'a HeaderValue,
+}
+
+/// Makes a request's headers fit for a service. Call it after [`remove_hop_by_hop`].
+pub(crate) fn set_identity(headers: &mut HeaderMap, identity: &Identity<'_>) {
+    remove_matching(headers, is_reserved);
+    headers.remove(EXPECT);
+    headers.insert(FORWARDED, identity.peer.element.clone());
+    headers.insert(FORWARDED_FOR, identity.peer.address.clone());
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    headers.insert(FORWARDED_HOST, identity.host.clone());
+    headers.insert(REQUEST_ID, identity.request_id.clone());
+    let named = [(CLIENT, identity.client), (PLAN, identity.plan)];
+    for (name, value) in named {
+        // Names are checked where they enter: lower-case letters, digits and `._-`.
+        if let Some(value) = value.and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// Makes a response's headers fit for the caller.
+pub(crate) fn clean_response(headers: &mut HeaderMap, request_id: &HeaderValue) {
+    remove_hop_by_hop(headers);
+    headers.remove(TE);
+    remove_matching(headers, |name| name.starts_with("x-weir-"));
+    headers.insert(REQUEST_ID, request_id.clone());
+}
+
+/// Removes an upstream's own limit headers, where the gateway's take their place.
+pub(crate) fn remove_limit_fields(headers: &mut HeaderMap) {
+    for name in &LIMIT_FIELDS {
+        headers.remove(name);
+    }
+}
+
+fn remove_matching(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
+    // Nearly every request has none, and then nothing is allocated.
+    if headers.keys().any(|name| matches(name.as_str())) {
+        let names: Vec<HeaderName> =
+            headers.keys().filter(|name| matches(name.as_str())).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Whether only the gateway may write this field; underscores count as hyphens, because many
+/// servers read them so.
+fn is_reserved(name: &str) -> bool {
+    let same = |wanted: &str| {
+        name.len() == wanted.len() && starts_with_alias(name.as_bytes(), wanted.as_bytes())
+    };
+    let starts = |wanted: &str| starts_with_alias(name.as_bytes(), wanted.as_bytes());
+    starts("x-weir-")
+        || starts("x-forwarded-")
+        || same("forwarded")
+        || same("x-request-id")
+        || same("x-real-ip")
+        // An alias of a header that we read would reach services that read it as the header.
+        || (name.contains('_') && (same("x-api-key") || same("authorization")))
+}
+
+fn starts_with_alias(name: &[u8], wanted: &[u8]) -> bool {
+    let mut pairs = name.iter().zip(wanted);
+    name.len() >= wanted.len()
+        && pairs.all(|(have, want)| have == want || (*have == b'_' && *want == b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            map.append(name, HeaderValue::from_str(value).unwrap());
+        }
+        map
+    }
+
+    fn shown(map: &HeaderMap) -> Vec<String> {
+        let mut lines: Vec<String> =
+            map.iter().map(|(n, v)| format!("{n}: {}", v.to_str().unwrap())).collect();
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn a_connections_own_fields_and_those_it_names_end_here() {
+        let mut headers = map(&[
+            ("connection", ""),
+            ("connection", "close, X-Secret , keep-alive"),
+            ("connection", "@"),
+            ("keep-alive", "timeout=5"),
+            ("x-secret", "1"),
+            ("proxy-connection", "x"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("te", "gzip, trailers"),
+            ("accept", "*/*"),
+            ("trailer", "x-sum"),
+        ]);
+        remove_hop_by_hop(&mut headers);
+        assert_eq!(shown(&headers), ["accept: */*", "te: trailers", "trailer: x-sum"]);
+        let mut headers = map(&[("te", "gzip")]);
+        remove_hop_by_hop(&mut headers);
+        assert!(headers.is_empty());
+    }
+
+    #[test]
+    fn what_services_trust_is_written_by_the_gateway_alone() {
+        let mut headers = map(&[
+            ("connection", "x-weir-client"),
+            ("x-weir-client", "victim"),
+            ("X_Weir_Client", "victim"),
+            ("x-weir-decision", "v1;d=allow"),
+            ("x_forwarded-for", "9.9.9.9"),
+            ("x-forwarded-prefix", "/admin"),
+            ("x_api_key", "k"),
+            ("x-request-id", "mine"),
+            ("forwarded", "for=9.9.9.9"),
+            ("expect", "100-continue"),
+            ("accept", "*/*"),
+        ]);
+        remove_hop_by_hop(&mut headers);
+        let id = HeaderValue::from_static("id1");
+        let host = HeaderValue::from_static("api.example.com");
+        let peer = ForwardedBy::new("::ffff:192.0.2.1".parse().unwrap());
+        let (client, plan) = (Some("acme"), Some("pro"));
+        let identity = Identity { client, plan, request_id: &id, peer: &peer, host: &host };
+        set_identity(&mut headers, &identity);
+        assert_eq!(
+            shown(&headers),
+            [
+                "accept: */*",
+                "forwarded: for=192.0.2.1;proto=http",
+                "x-forwarded-for: 192.0.2.1",
+                "x-forwarded-host: api.example.com",
+                "x-forwarded-proto: http",
+                "x-request-id: id1",
+                "x-weir-client: acme",
+                "x-weir-plan: pro",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_response_loses_what_only_we_may_say() {
+        let mut headers = map(&[
+            ("connection", "x-internal"),
+            ("x-internal", "1"),
+            ("x-weir-decision", "v1;d=deny"),
+            ("x-weir-source", "edge"),
+            ("x-request-id", "upstream's"),
+            ("content-type", "text/plain"),
+        ]);
+        clean_response(&mut headers, &HeaderValue::from_static("id1"));
+        assert_eq!(shown(&headers), ["content-type: text/plain", "x-request-id: id1"]);
+    }
+
+    #[test]
+    fn an_ipv6_peer_is_quoted() {
+        let peer = ForwardedBy::new("2001:db8::1".parse().unwrap());
+        assert_eq!(peer.element.to_str().unwrap(), "for=\"[2001:db8::1]\";proto=http");
+    }
+}

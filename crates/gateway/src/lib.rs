@@ -1,0 +1,37 @@
+//! The data plane: one limit per client, kept where all its requests come in.
+//!
+//! A request visits seven rooms, straight through ([`pipeline`](self) is the corridor): ① `server`
+//! accepts it and bounds it, ② `route` says which service it wants, ③–⑤ lie behind
+//! [`edge::Edge::admit`] (who is calling, what may they do now, does that count), ⑥ `upstream`
+//! forwards it or `reply` refuses it, ⑦ [`edge::Edge::done`] records what became of it.
+//!
+//! Invariants: a denied request never reaches a service; a request is charged once; what was sent
+//! is never sent again; nothing on the path of a request waits for a log, a record or the control
+//! plane. The gateway works without a control plane (its own file), and on without a bucket store
+//! (each plan's failure policy).
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+mod flags; // the command line
+pub mod config; // the file, judged whole
+mod assembly; // the concrete store, policy source, sink
+mod server; // ① listeners, workers
+mod pipeline; // the corridor
+mod body; // the two body streams
+pub mod route; // ② host, path, method → route
+mod credential; // headers → the key that was shown
+mod headers; // hygiene both ways
+pub mod pairing; // the service's own decision
+mod reply; // what the gateway says by itself
+mod linger; // the body of a refused request
+pub mod upstream; // ⑥ forwards
+mod ops; // the operations port
+mod metrics; // what the rim counts
+
+pub use assembly::{Evidently, Parts, file_policy, serve, serve_with};
+
+/// The program: reads its arguments (the program's name first) and runs to its exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    daemon::run("weir-gateway", args, flags::run)
+}

@@ -1,0 +1,175 @@
+//! The operations port: what `daemon` gives every service, and a look into one client's bucket.
+//!
+//! Nothing here is reachable through the traffic port, and nothing here is limited. Whether the
+//! gateway is ready depends on having a policy, not on the bucket store: without a store it still
+//! answers, by each plan's failure policy.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use daemon::Drain;
+use daemon::metrics::Metrics;
+use daemon::ops::Readiness;
+use edge::limiter::store::BucketStore;
+use edge::limiter::{Level, Limit, Reply};
+use edge::{Edge, InspectError, Inspection};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use wire::error::{ErrorBody, ErrorCode, PROBLEM_JSON};
+use wire::key::{KeyHash, token_hash};
+use wire::policy::{ClientState, ClientValue};
+
+/// All routes of the port.
+pub(crate) fn router<S: BucketStore>(
+    edge: &Arc<Edge<S>>,
+    token: Option<KeyHash>,
+    metrics: Metrics,
+    drain: Drain,
+) -> Router {
+    let asked = Arc::clone(edge);
+    let ready = move || {
+        let detail = json!({
+            "policy": asked.is_ready(),
+            "revision": asked.revision(),
+            "policy_age_seconds": asked.policy_age().map(|age| age.as_secs()),
+            "draining": drain.is_started(),
+        });
+        if asked.is_ready() && !drain.is_started() {
+            Readiness::yes(detail)
+        } else {
+            Readiness::no(detail)
+        }
+    };
+    let inside = Inside { edge: Arc::clone(edge), token };
+    Router::new()
+        .route("/limits/{client}", get(inspect::<S>))
+        .with_state(inside)
+        .merge(daemon::ops::router("weir-gateway", metrics, ready))
+}
+
+struct Inside<S> {
+    edge: Arc<Edge<S>>,
+    token: Option<KeyHash>,
+}
+
+impl<S> Clone for Inside<S> {
+    fn clone(&self) -> Inside<S> {
+        Inside { edge: Arc::clone(&self.edge), token: self.token }
+    }
+}
+
+/// What a caller may already know. With a plan the client need not have been seen here.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    key: Option<String>,
+    plan: Option<String>,
+    #[serde(default)]
+    revision: u64,
+    #[serde(default)]
+    reset_revision: u64,
+}
+
+async fn inspect<S: BucketStore>(
+    State(inside): State<Inside<S>>,
+    Path(client): Path<String>,
+    Query(known): Query<Known>,
+    headers: HeaderMap,
+) -> Response {
+    if let Err(refused) = authorized(&headers, inside.token) {
+        return problem(*refused);
+    }
+    let key = known.key.as_deref();
+    let inspected = match known.plan {
+        None => inside.edge.inspect(&client, key).await,
+        Some(plan) => {
+            let value = ClientValue {
+                id: client,
+                plan,
+                state: ClientState::Active,
+                reset_revision: known.reset_revision,
+                revision: known.revision,
+            };
+            inside.edge.inspect_as(&value, key).await
+        }
+    };
+    match inspected {
+        Ok(inspection) => Json(shown(&inspection)).into_response(),
+        Err(error) => problem(refused(&error)),
+    }
+}
+
+fn authorized(headers: &HeaderMap, token: Option<KeyHash>) -> Result<(), Box<ErrorBody>> {
+    let Some(token) = token else {
+        let detail = "this gateway has no operations token, so it shows no clients";
+        let body = ErrorBody::new(ErrorCode::TokenMissing, detail);
+        return Err(Box::new(body.with_hint("set token_file under [operations]")));
+    };
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let Some(given) = given.and_then(|value| value.strip_prefix("Bearer ")) else {
+        let detail = "the operations token is needed, as a bearer token";
+        return Err(Box::new(ErrorBody::new(ErrorCode::TokenMissing, detail)));
+    };
+    // Hashes are compared in constant time.
+    if token_hash(given.trim()) == token {
+        Ok(())
+    } else {
+        let detail = "the operations token is another one";
+        Err(Box::new(ErrorBody::new(ErrorCode::TokenInvalid, detail)))
+    }
+}
+
+fn refused(error: &InspectError) -> ErrorBody {
+    let code = match error {
+        InspectError::ClientUnknown => ErrorCode::NotFound,
+        InspectError::PlanInvalid(_) => ErrorCode::PlanInvalid,
+        InspectError::KeyNeeded => ErrorCode::BadRequest,
+        InspectError::Store(_) => ErrorCode::LimiterClosed,
+    };
+    let detail = match error {
+        InspectError::Store(source) => format!("{error}: {source}"),
+        InspectError::ClientUnknown | InspectError::PlanInvalid(_) | InspectError::KeyNeeded => {
+            error.to_string()
+        }
+    };
+    ErrorBody::new(code, detail)
+}
+
+fn problem(body: ErrorBody) -> Response {
+    let status = StatusCode::from_u16(body.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, [(header::CONTENT_TYPE, PROBLEM_JSON)], Json(body)).into_response()
+}
+
+fn shown(inspection: &Inspection) -> Value {
+    let bucket = inspection.bucket.as_ref();
+    json!({
+        "client": inspection.client.id,
+        "plan": inspection.plan.name,
+        "plan_revision": inspection.plan.revision,
+        "phase": inspection.phase,
+        "unlimited": bucket.is_none(),
+        "remaining": bucket.map(|reply| reply.levels.available(&reply.plan.limits)),
+        "burst": bucket.map(|reply| level(reply.levels.burst, reply.plan.limits.burst)),
+        "sustained": bucket.and_then(sustained),
+        "outstanding": bucket.map(|reply| reply.outstanding),
+        "at_ms": bucket.map(|reply| reply.at.us() / 1_000),
+    })
+}
+
+fn sustained(reply: &Reply) -> Option<Value> {
+    reply.plan.limits.sustained.map(|limit| level(reply.levels.sustained, limit))
+}
+
+fn level(level: Level, limit: Limit) -> Value {
+    let full_in = level.time_until(limit.capacity().get(), limit);
+    json!({
+        "tokens": level.tokens,
+        "capacity": limit.capacity().get(),
+        "refill": limit.refill().to_string(),
+        "full_in_ms": full_in.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+    })
+}

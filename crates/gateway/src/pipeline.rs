@@ -1,0 +1,390 @@
+//! The corridor: the life of a request on one screen.
+//!
+//! Rooms are visited in order and do not know each other. The decision falls after the head and
+//! before the body; a refused request never reaches a service. One request is charged once,
+//! whatever happens to it afterwards.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use edge::limiter::Clock;
+use edge::limiter::store::BucketStore;
+use edge::{Admission, AuthMode, Call, Edge, Observed, Presented, Refusal, Seen, Ticket};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use wire::error::ErrorCode;
+
+use crate::body::{Incoming, ReplyBody};
+use crate::credential::{self, CredentialError};
+use crate::headers::{self, ForwardedBy, Identity};
+use crate::linger::{self, Keep};
+use crate::metrics::Metrics;
+use crate::pairing;
+use crate::reply::{self, Problem};
+use crate::route::{self, NoRoute, Route, RouteTable};
+use crate::upstream::{Answer, Failed, NotAnswered, Outgoing, Way};
+
+/// Longest request target.
+const TARGET_BYTES_MAX: usize = 8_192;
+
+/// What all requests of a worker share.
+#[derive(Debug)]
+pub(crate) struct Pipeline<S> {
+    pub(crate) edge: Arc<Edge<S>>,
+    pub(crate) routes: RouteTable,
+    pub(crate) ways: Vec<Way>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) body_bound: Option<u64>,
+    pub(crate) drain: daemon::Drain,
+}
+
+/// A request as the rooms use it, apart from its body.
+struct Head<'a> {
+    method: &'a Method,
+    uri: &'a Uri,
+    version: Version,
+    id: &'a HeaderValue,
+    peer: &'a ForwardedBy,
+}
+
+impl<S: BucketStore> Pipeline<S> {
+    /// Answers one request.
+    pub(crate) async fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: &ForwardedBy,
+    ) -> Response<ReplyBody> {
+        let id = request_id();
+        let (parts, body) = request.into_parts();
+        let Parts { method, uri, version, headers, .. } = parts;
+        // Whoever waits for a word before the body must not be told to send it in vain.
+        let waits = headers.contains_key(EXPECT);
+        let head = Head { method: &method, uri: &uri, version, id: &id, peer };
+        let mut response = match self.walk(&head, headers, body).await {
+            Ok(response) => response,
+            Err(Refused { problem, unread, route }) => {
+                let by_class = route.and_then(|number| self.metrics.routes.get(number));
+                by_class.unwrap_or(&self.metrics.unrouted).count(problem.status());
+                let mut response = problem.response(&method, &id);
+                if linger::after_refusal(unread, waits) == Keep::Nothing {
+                    close_after(&mut response, version);
+                }
+                response
+            }
+        };
+        if self.drain.is_started() {
+            close_after(&mut response, version);
+        }
+        response
+    }
+
+    /// The rooms in order.
+    async fn walk(
+        &self,
+        head: &Head<'_>,
+        mut headers: HeaderMap,
+        body: Incoming,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let arrived = self.clock.now();
+        let (authority, path) = match understand(head, &headers, self.body_bound) {
+            Ok(understood) => understood,
+            Err(problem) => return Err(Refused::before_routing(problem, body)),
+        };
+        let route = match self.route(&authority, &path, head.method) {
+            Ok(route) => route,
+            Err(problem) => return Err(Refused::before_routing(problem, body)),
+        };
+        let presented = match presented(&headers, route.terms.auth) {
+            Ok(presented) => presented,
+            Err(problem) => return Err(Refused::on(route, problem, body)),
+        };
+        let (request_id, method) = (head.id.to_str().unwrap_or_default(), head.method.as_str());
+        let call = Call { presented, route: &route.terms, method, request_id };
+        let admission = self.edge.admit(&call).await;
+        self.metrics.added.observe(self.clock.now().since(arrived));
+        let ticket = match admission {
+            Admission::Forward(ticket) => ticket,
+            Admission::Refuse(refusal, ticket) => {
+                return Err(Refused::on(route, self.refuse(&refusal, ticket), body));
+            }
+        };
+        let (Some(way), Some(target)) =
+            (self.ways.get(route.upstream), target(route, &path, head.uri))
+        else {
+            return Err(self.not_answered(Failed::NoEndpoint, Some(body), route, ticket));
+        };
+        prepare(&mut headers, route, &ticket, &authority, head);
+        let (method, body_bound) = (head.method.clone(), self.body_bound);
+        let outgoing = Outgoing { method, target, headers, body, body_bound };
+        match way.forward(outgoing).await {
+            Ok(answer) => Ok(self.pass_on(answer, way, route, ticket, head.id)),
+            Err(NotAnswered { reason, unread }) => {
+                Err(self.not_answered(reason, unread, route, ticket))
+            }
+        }
+    }
+
+    /// Room ②.
+    fn route(
+        &self,
+        authority: &HeaderValue,
+        path: &str,
+        method: &Method,
+    ) -> Result<&Route, Problem> {
+        let host = authority.to_str().ok().and_then(|text| route::canonical_host(text).ok());
+        let Some(host) = host else {
+            let detail = "the host is not a name or address with an optional port";
+            return Err(Problem::new(ErrorCode::BadRequest, detail));
+        };
+        self.routes.find(&host, path, method).map_err(|none| match none {
+            NoRoute::Unknown => Problem::new(ErrorCode::RouteUnknown, "no route leads there"),
+            NoRoute::Method(allowed) => Problem::method(&allowed),
+        })
+    }
+
+    /// A denial: recorded, and told with the numbers of the plan.
+    fn refuse(&self, refusal: &Refusal, ticket: Option<Ticket>) -> Problem {
+        let problem = Problem::of(refusal, ticket.as_ref().and_then(Ticket::told));
+        if let Some(ticket) = ticket {
+            let status = problem.status().as_u16();
+            self.edge.done(ticket, Observed { status, instance: None, service: Seen::Refused });
+        }
+        problem
+    }
+
+    /// A service's response, recorded and cleaned.
+    fn pass_on(
+        &self,
+        answer: Answer,
+        way: &Way,
+        route: &Route,
+        ticket: Ticket,
+        id: &HeaderValue,
+    ) -> Response<ReplyBody> {
+        let Answer { mut response, instance } = answer;
+        let status = response.status();
+        let service =
+            pairing::seen(way.upstream.config.pairing.as_ref(), status, response.headers());
+        let told = ticket.told();
+        if ticket.client().is_some() {
+            let instance = Some(instance.to_string());
+            self.edge.done(ticket, Observed { status: status.as_u16(), instance, service });
+        }
+        headers::clean_response(response.headers_mut(), id);
+        if let Some(told) = told {
+            reply::set_limit_fields(response.headers_mut(), &told);
+        }
+        if let Some(by_class) = self.metrics.routes.get(route.number) {
+            by_class.count(status);
+        }
+        *response.version_mut() = Version::HTTP_11;
+        response
+    }
+
+    /// No response from the service: recorded as such.
+    fn not_answered(
+        &self,
+        reason: Failed,
+        unread: Option<Incoming>,
+        route: &Route,
+        ticket: Ticket,
+    ) -> Refused {
+        let problem = failed(reason);
+        let service = match reason {
+            Failed::CallerGone | Failed::CallerStalled => Seen::CallerGone,
+            Failed::NoEndpoint
+            | Failed::Overloaded
+            | Failed::Unreachable
+            | Failed::Timeout
+            | Failed::BodyTooLarge => Seen::NoReply,
+        };
+        let status = problem.status().as_u16();
+        self.edge.done(ticket, Observed { status, instance: None, service });
+        Refused { problem, unread, route: Some(route.number) }
+    }
+}
+
+/// An answer that the gateway gives by itself, with the body that nobody has read.
+struct Refused {
+    problem: Problem,
+    unread: Option<Incoming>,
+    route: Option<usize>,
+}
+
+impl Refused {
+    fn before_routing(problem: Problem, body: Incoming) -> Refused {
+        Refused { problem, unread: Some(body), route: None }
+    }
+
+    fn on(route: &Route, problem: Problem, body: Incoming) -> Refused {
+        Refused { problem, unread: Some(body), route: Some(route.number) }
+    }
+}
+
+/// Says that the connection ends; HTTP/2 has another way and no such header.
+fn close_after(response: &mut Response<ReplyBody>, version: Version) {
+    if version < Version::HTTP_2 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// 32 hexadecimal digits. Always our own: callers must not choose what records are found by.
+fn request_id() -> HeaderValue {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let mut random = fastrand::u128(..);
+    let mut text = [0; 32];
+    for place in &mut text {
+        let digit = usize::try_from(random & 15).unwrap_or(0);
+        *place = DIGITS.get(digit).copied().unwrap_or(b'0');
+        random >>= 4;
+    }
+    HeaderValue::from_bytes(&text).expect("hexadecimal digits are visible ASCII")
+}
+
+/// Refuses what has two readings or is not supported, before anything is decided; otherwise the
+/// host as it was named and the canonical path.
+fn understand<'a>(
+    head: &Head<'a>,
+    headers: &HeaderMap,
+    body_bound: Option<u64>,
+) -> Result<(HeaderValue, Cow<'a, str>), Problem> {
+    let bad = |detail| Problem::new(ErrorCode::BadRequest, detail);
+    if head.method == Method::CONNECT || head.method == Method::TRACE {
+        return Err(Problem::new(ErrorCode::NotImplemented, "CONNECT and TRACE are not supported"));
+    }
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let coding = codings.next();
+    if coding.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        || codings.next().is_some()
+    {
+        return Err(bad("the only transfer coding is chunked, once"));
+    }
+    let upgrade = headers.get(UPGRADE).map(HeaderValue::as_bytes);
+    if upgrade.is_some_and(|protocol| !protocol.eq_ignore_ascii_case(b"h2c")) {
+        let detail = "protocol upgrades are not supported yet";
+        return Err(Problem::new(ErrorCode::NotImplemented, detail));
+    }
+    let target = head.uri.path_and_query().map_or("", PathAndQuery::as_str);
+    if TARGET_BYTES_MAX < target.len() {
+        return Err(Problem::new(ErrorCode::TargetTooLong, "the request target is over 8 KiB"));
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let length = length.and_then(|length| length.parse::<u64>().ok());
+    if body_bound.zip(length).is_some_and(|(bound, length)| bound < length) {
+        return Err(failed(Failed::BodyTooLarge));
+    }
+    let authority = authority(head, headers).ok_or_else(|| bad("exactly one host is needed"))?;
+    let path = route::canonical_path(head.uri.path()).map_err(|_two_readings| {
+        bad("the path has dot segments, hidden slashes or a broken encoding")
+    })?;
+    Ok((authority, path))
+}
+
+/// The one host that a request names: in its target, or in `Host`; if in both, the same.
+fn authority(head: &Head<'_>, headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return None;
+    }
+    match (head.uri.authority(), host) {
+        (Some(target), Some(host)) => {
+            host.as_bytes().eq_ignore_ascii_case(target.as_str().as_bytes()).then(|| host.clone())
+        }
+        (Some(target), None) => HeaderValue::from_str(target.as_str()).ok(),
+        (None, Some(host)) => Some(host.clone()),
+        // HTTP/1.0 has no hosts.
+        (None, None) if head.version < Version::HTTP_11 => {
+            Some(HeaderValue::from_static("localhost"))
+        }
+        (None, None) => None,
+    }
+}
+
+fn presented(headers: &HeaderMap, auth: AuthMode) -> Result<Presented<'_>, Problem> {
+    match auth {
+        AuthMode::None => Ok(Presented::Nothing),
+        AuthMode::Key => match credential::presented(headers) {
+            Ok(Some(key)) => Ok(Presented::Key(key)),
+            Ok(None) => Ok(Presented::Nothing),
+            Err(CredentialError::Ambiguous) => {
+                let detail = "more than one API key was shown";
+                Err(Problem::new(ErrorCode::KeyAmbiguous, detail).hint("send exactly one"))
+            }
+            Err(CredentialError::Malformed) => {
+                let detail = "an API key is 1 to 256 visible ASCII characters";
+                Err(Problem::new(ErrorCode::KeyMalformed, detail))
+            }
+        },
+    }
+}
+
+/// The target as it is sent on: the canonical path, as the route wants it, and the query as it is.
+fn target(route: &Route, path: &str, uri: &Uri) -> Option<PathAndQuery> {
+    let forwarded = route.forwarded(path);
+    match uri.path_and_query() {
+        Some(given) if given.path() == forwarded => Some(given.clone()),
+        Some(_) | None => {
+            let text = match uri.query() {
+                Some(query) => format!("{forwarded}?{query}"),
+                None => forwarded.to_owned(),
+            };
+            PathAndQuery::try_from(text).ok()
+        }
+    }
+}
+
+/// Makes the headers fit for the service: what a connection owns and the key go, identity comes.
+fn prepare(
+    headers: &mut HeaderMap,
+    route: &Route,
+    ticket: &Ticket,
+    authority: &HeaderValue,
+    head: &Head<'_>,
+) {
+    headers::remove_hop_by_hop(headers);
+    match route.terms.auth {
+        AuthMode::Key => credential::remove(headers),
+        AuthMode::None => credential::remove_ours(headers),
+    }
+    let identity = Identity {
+        client: ticket.client(),
+        plan: ticket.plan(),
+        request_id: head.id,
+        peer: head.peer,
+        host: authority,
+    };
+    headers::set_identity(headers, &identity);
+    headers.insert(HOST, authority.clone());
+}
+
+fn failed(reason: Failed) -> Problem {
+    let second = std::time::Duration::from_secs(1);
+    match reason {
+        Failed::NoEndpoint => {
+            let detail = "no endpoint of the service is known";
+            Problem::new(ErrorCode::UpstreamUnavailable, detail).retry(second)
+        }
+        Failed::Overloaded => {
+            let detail = "the service has as many requests as it may";
+            Problem::new(ErrorCode::Overloaded, detail).retry(second)
+        }
+        Failed::Unreachable => {
+            Problem::new(ErrorCode::UpstreamFailed, "the service could not be reached")
+        }
+        Failed::Timeout => {
+            Problem::new(ErrorCode::UpstreamTimeout, "the service did not answer in time")
+        }
+        Failed::CallerStalled | Failed::CallerGone => {
+            Problem::new(ErrorCode::RequestTimeout, "the body did not arrive")
+        }
+        Failed::BodyTooLarge => {
+            Problem::new(ErrorCode::BodyTooLarge, "the body is longer than allowed")
+        }
+    }
+}

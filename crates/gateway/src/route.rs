@@ -1,0 +1,248 @@
+//! Room ②: from host, path and method to the one route that serves them (pure).
+//!
+//! The path has one canonical form, which routes are compared with and which is sent on, so a
+//! service can never understand another path than the one that was charged. What has two readings
+//! (dot segments, encoded slashes) is refused instead of resolved. Among the routes that fit, the
+//! most specific host wins, then the longest path, then the one that names methods.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use edge::RouteTerms;
+use http::Method;
+
+/// Which hosts a route serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostRule {
+    /// This one, in lower case, without port.
+    Exact(String),
+    /// Every name with this suffix, which begins with a dot.
+    Under(String),
+    /// All.
+    Any,
+}
+
+impl HostRule {
+    fn fits(&self, host: &str) -> bool {
+        match self {
+            HostRule::Exact(name) => name == host,
+            HostRule::Under(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
+            HostRule::Any => true,
+        }
+    }
+
+    fn rank(&self) -> (u8, usize) {
+        match self {
+            HostRule::Exact(_) => (2, 0),
+            HostRule::Under(suffix) => (1, suffix.len()),
+            HostRule::Any => (0, 0),
+        }
+    }
+}
+
+/// Which paths a route serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathRule {
+    /// Exactly this canonical path.
+    Exact(String),
+    /// This path and everything below it; no slash at the end, so `/` is empty.
+    Prefix(String),
+}
+
+impl PathRule {
+    fn fits(&self, path: &str) -> bool {
+        match self {
+            PathRule::Exact(whole) => whole == path,
+            PathRule::Prefix(prefix) => path
+                .strip_prefix(prefix.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+        }
+    }
+
+    fn rank(&self) -> (bool, usize) {
+        match self {
+            PathRule::Exact(whole) => (true, whole.len()),
+            PathRule::Prefix(prefix) => (false, prefix.len()),
+        }
+    }
+}
+
+/// A route as the pipeline uses it.
+#[derive(Debug)]
+pub struct Route {
+    /// Hosts.
+    pub host: HostRule,
+    /// Paths.
+    pub path: PathRule,
+    /// Methods; empty means any.
+    pub methods: Vec<Method>,
+    /// Index of the upstream.
+    pub upstream: usize,
+    /// Send the path without the route's prefix.
+    pub strip_prefix: bool,
+    /// Its number among the routes of the file, for metrics.
+    pub number: usize,
+    /// What the edge needs to know.
+    pub terms: Arc<RouteTerms>,
+}
+
+impl Route {
+    /// The path to send on.
+    pub(crate) fn forwarded<'a>(&self, path: &'a str) -> &'a str {
+        match &self.path {
+            PathRule::Prefix(prefix) if self.strip_prefix => {
+                match path.strip_prefix(prefix.as_str()) {
+                    Some("") | None => "/",
+                    Some(rest) => rest,
+                }
+            }
+            PathRule::Prefix(_) | PathRule::Exact(_) => path,
+        }
+    }
+}
+
+/// Why no route serves a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoRoute {
+    /// None has this host and path.
+    Unknown,
+    /// Some have, for these methods.
+    Method(Vec<Method>),
+}
+
+/// All routes, most specific first.
+#[derive(Debug, Clone)]
+pub struct RouteTable {
+    routes: Arc<[Arc<Route>]>,
+}
+
+impl RouteTable {
+    /// Sorts the routes once.
+    pub fn new(mut routes: Vec<Route>) -> RouteTable {
+        routes.sort_by_key(|route| {
+            Reverse((route.host.rank(), route.path.rank(), !route.methods.is_empty()))
+        });
+        RouteTable { routes: routes.into_iter().map(Arc::new).collect() }
+    }
+
+    /// Every route.
+    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter().map(Arc::as_ref)
+    }
+
+    /// The route for a canonical host and path.
+    pub(crate) fn find(&self, host: &str, path: &str, method: &Method) -> Result<&Route, NoRoute> {
+        let mut allowed = Vec::new();
+        for route in self.iter().filter(|route| route.host.fits(host) && route.path.fits(path)) {
+            if route.methods.is_empty() || route.methods.contains(method) {
+                return Ok(route);
+            }
+            allowed.extend_from_slice(&route.methods);
+        }
+        if allowed.is_empty() { Err(NoRoute::Unknown) } else { Err(NoRoute::Method(allowed)) }
+    }
+}
+
+/// Why a host or path cannot be understood in one way only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// Not `/…`.
+    #[error("a path starts with a slash")]
+    NotAbsolute,
+    /// `.` or `..`, also behind an encoding or a parameter.
+    #[error("a path has no dot segments")]
+    DotSegment,
+    /// `%` without two hex digits.
+    #[error("a percent sign is followed by two hexadecimal digits")]
+    BadEncoding,
+    /// `%2F`, `%5C`, `%00` or a backslash.
+    #[error("a slash, backslash or NUL inside a segment has two readings")]
+    HiddenSlash,
+    /// Not a name or address with an optional port.
+    #[error("the host is not a name or address with an optional port")]
+    Host,
+}
+
+/// The one form of a path: unreserved characters decoded, other encodings in upper case. Borrowed
+/// if it has that form already; making it canonical twice changes nothing.
+pub(crate) fn canonical_path(path: &str) -> Result<Cow<'_, str>, TargetError> {
+    if !path.starts_with('/') {
+        return Err(TargetError::NotAbsolute);
+    }
+    if path.contains('\\') {
+        return Err(TargetError::HiddenSlash);
+    }
+    let canonical =
+        if path.contains('%') { Cow::Owned(decoded(path)?) } else { Cow::Borrowed(path) };
+    let dots = |segment: &str| {
+        // `..;x` is `..` to servers that cut parameters off a segment.
+        let name = segment.split_once(';').map_or(segment, |(name, _parameters)| name);
+        name == "." || name == ".."
+    };
+    if canonical.split('/').any(dots) { Err(TargetError::DotSegment) } else { Ok(canonical) }
+}
+
+fn decoded(path: &str) -> Result<String, TargetError> {
+    let mut out = String::with_capacity(path.len());
+    let mut pieces = path.split('%');
+    out.push_str(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let (hex, rest) = piece.split_at_checked(2).ok_or(TargetError::BadEncoding)?;
+        if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(TargetError::BadEncoding);
+        }
+        match u8::from_str_radix(hex, 16).map_err(|_not_hex| TargetError::BadEncoding)? {
+            0 | b'/' | b'\\' => return Err(TargetError::HiddenSlash),
+            byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                out.push(char::from(byte));
+            }
+            _ => {
+                out.push('%');
+                out.push_str(&hex.to_ascii_uppercase());
+            }
+        }
+        out.push_str(rest);
+    }
+    Ok(out)
+}
+
+/// The one form of a host: without port and final dot, in lower case.
+pub(crate) fn canonical_host(authority: &str) -> Result<Cow<'_, str>, TargetError> {
+    let (name, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (inside, after) = rest.split_once(']').ok_or(TargetError::Host)?;
+            inside.parse::<std::net::Ipv6Addr>().map_err(|_not_an_address| TargetError::Host)?;
+            let name = authority.get(..inside.len() + 2).ok_or(TargetError::Host)?;
+            (name, if after.is_empty() { None } else { Some(after.strip_prefix(':')) })
+        }
+        None => match authority.split_once(':') {
+            Some((name, port)) => (name, Some(Some(port))),
+            None => (authority, None),
+        },
+    };
+    if let Some(port) = port {
+        let port = port.ok_or(TargetError::Host)?;
+        let plain = port.bytes().all(|byte| byte.is_ascii_digit());
+        if !plain || port.parse::<u16>().is_err() {
+            return Err(TargetError::Host);
+        }
+    }
+    if !name.starts_with('[') {
+        let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if name.is_empty() || name.len() > 253 || !name.bytes().all(fine) {
+            return Err(TargetError::Host);
+        }
+    }
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if name.is_empty() {
+        Err(TargetError::Host)
+    } else if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Ok(Cow::Owned(name.to_ascii_lowercase()))
+    } else {
+        Ok(Cow::Borrowed(name))
+    }
+}
+
+#[cfg(test)]
+mod tests;

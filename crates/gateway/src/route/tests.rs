@@ -1,0 +1,146 @@
+//! Routes and canonical forms, as tables.
+
+use edge::AuthMode;
+use edge::limiter::Cost;
+
+use super::*;
+
+fn route(name: &str, host: HostRule, path: PathRule, methods: &[Method]) -> Route {
+    Route {
+        host,
+        path,
+        methods: methods.to_vec(),
+        upstream: 0,
+        strip_prefix: true,
+        number: 0,
+        terms: Arc::new(RouteTerms {
+            name: name.to_owned(),
+            service: "s".to_owned(),
+            cost: Cost::ONE,
+            auth: AuthMode::Key,
+            failure: None,
+            pairing: false,
+        }),
+    }
+}
+
+fn table() -> RouteTable {
+    let exact = |host: &str| HostRule::Exact(host.to_owned());
+    let prefix = |path: &str| PathRule::Prefix(path.to_owned());
+    RouteTable::new(vec![
+        route("any", HostRule::Any, prefix(""), &[]),
+        route("orders", HostRule::Any, prefix("/orders"), &[]),
+        route("orders-post", HostRule::Any, prefix("/orders"), &[Method::POST]),
+        route("orders-deep", HostRule::Any, prefix("/orders/deep"), &[]),
+        route("orders-one", HostRule::Any, PathRule::Exact("/orders/1".to_owned()), &[]),
+        route("wild", HostRule::Under(".example.com".to_owned()), prefix("/orders"), &[]),
+        route("api", exact("api.example.com"), prefix("/orders"), &[]),
+        route("get-only", exact("get.test"), prefix("/x"), &[Method::GET]),
+    ])
+}
+
+#[track_caller]
+fn check(host: &str, path: &str, method: &Method, expected: &str) {
+    let table = table();
+    let found = table.find(host, path, method).map_or("none", |route| route.terms.name.as_str());
+    assert_eq!(found, expected, "{method} {host}{path}");
+}
+
+#[test]
+fn the_most_specific_route_wins() {
+    check("h", "/", &Method::GET, "any");
+    check("h", "/orders", &Method::GET, "orders");
+    check("h", "/orders/", &Method::GET, "orders");
+    check("h", "/ordersx", &Method::GET, "any");
+    check("h", "/orders", &Method::POST, "orders-post");
+    check("h", "/orders/deep/er", &Method::POST, "orders-deep");
+    check("h", "/orders/1", &Method::GET, "orders-one");
+    check("h", "/orders/1/2", &Method::GET, "orders");
+    check("x.example.com", "/orders/1", &Method::GET, "wild");
+    check("api.example.com", "/orders/1", &Method::GET, "api");
+    check("api.example.com", "/other", &Method::GET, "any");
+    check("example.com", "/orders", &Method::GET, "orders");
+}
+
+#[test]
+fn a_known_path_with_another_method_says_which_are_allowed() {
+    let only = RouteTable::new(vec![route(
+        "get-only",
+        HostRule::Any,
+        PathRule::Prefix("/x".to_owned()),
+        &[Method::GET],
+    )]);
+    let refused = only.find("h", "/x", &Method::POST).map(|route| &route.terms.name);
+    assert_eq!(refused, Err(NoRoute::Method(vec![Method::GET])));
+    let refused = only.find("h", "/y", &Method::GET).map(|route| &route.terms.name);
+    assert_eq!(refused, Err(NoRoute::Unknown));
+}
+
+#[test]
+fn a_stripped_prefix_leaves_an_absolute_path() {
+    let route = route("o", HostRule::Any, PathRule::Prefix("/orders".to_owned()), &[]);
+    for (path, sent) in [("/orders", "/"), ("/orders/", "/"), ("/orders/1", "/1")] {
+        assert_eq!(route.forwarded(path), sent);
+    }
+}
+
+#[test]
+fn a_path_has_one_form_and_keeps_it() {
+    for (path, expected) in [
+        ("/", "/"),
+        ("/a/b", "/a/b"),
+        ("/%61%2d%7E", "/a-~"),
+        ("/a%20b%c3%a9", "/a%20b%C3%A9"),
+        ("/a..b/...", "/a..b/..."),
+        ("/a;x=1", "/a;x=1"),
+        ("/a%3B", "/a%3B"),
+    ] {
+        let once = canonical_path(path).unwrap();
+        assert_eq!(once, expected);
+        assert_eq!(canonical_path(&once).unwrap(), expected, "twice");
+    }
+}
+
+#[test]
+fn a_path_with_two_readings_is_refused() {
+    for (path, error) in [
+        ("", TargetError::NotAbsolute),
+        ("*", TargetError::NotAbsolute),
+        ("/a/../b", TargetError::DotSegment),
+        ("/a/%2e%2E/b", TargetError::DotSegment),
+        ("/.", TargetError::DotSegment),
+        ("/a/..;v=1/b", TargetError::DotSegment),
+        ("/a%2Fb", TargetError::HiddenSlash),
+        ("/a%2fb", TargetError::HiddenSlash),
+        ("/a%5cb", TargetError::HiddenSlash),
+        ("/a\\b", TargetError::HiddenSlash),
+        ("/a%00", TargetError::HiddenSlash),
+        ("/a%", TargetError::BadEncoding),
+        ("/a%2", TargetError::BadEncoding),
+        ("/a%zz", TargetError::BadEncoding),
+        ("/a%+1", TargetError::BadEncoding),
+        ("/a%é1", TargetError::BadEncoding),
+    ] {
+        assert_eq!(canonical_path(path), Err(error), "{path}");
+    }
+}
+
+#[test]
+fn a_host_has_one_form() {
+    for (host, expected) in [
+        ("api.example.com", "api.example.com"),
+        ("API.Example.com:8080", "api.example.com"),
+        ("api.example.com.", "api.example.com"),
+        ("127.0.0.1:1", "127.0.0.1"),
+        ("[::1]:80", "[::1]"),
+        ("[::1]", "[::1]"),
+    ] {
+        assert_eq!(canonical_host(host).unwrap(), expected);
+    }
+    for bad in [
+        "", ":80", "a:b", "a:80:80", "a,b", "u@h", "a/b", "[::1", "[x]", "a:99999", ".", "[::1]80",
+        "a:+80",
+    ] {
+        assert_eq!(canonical_host(bad), Err(TargetError::Host), "{bad}");
+    }
+}

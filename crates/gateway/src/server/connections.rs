@@ -1,0 +1,71 @@
+//! Counts open connections by the address of their peer, over all workers.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Open connections by address. Bounded by the connections themselves.
+#[derive(Debug, Clone)]
+pub(crate) struct PerAddress {
+    most: usize,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl PerAddress {
+    /// At most `most` of one address.
+    pub(crate) fn new(most: usize) -> PerAddress {
+        PerAddress { most, open: Arc::default() }
+    }
+
+    /// Counts one in, unless there are as many as there may be.
+    pub(crate) fn enter(&self, address: IpAddr) -> Option<Entered> {
+        let address = address.to_canonical();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if self.most <= *count {
+            return None;
+        }
+        *count += 1;
+        drop(open);
+        Some(Entered { counts: self.clone(), address })
+    }
+}
+
+/// Counts its connection out when dropped.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    counts: PerAddress,
+    address: IpAddr,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut open = self.counts.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_has_so_many_and_leaves_no_trace() {
+        let counts = PerAddress::new(2);
+        let one: IpAddr = "192.0.2.1".parse().unwrap();
+        let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
+        let first = counts.enter(one).unwrap();
+        let second = counts.enter(mapped).unwrap();
+        assert!(counts.enter(one).is_none());
+        assert!(counts.enter("192.0.2.2".parse().unwrap()).is_some());
+        drop(first);
+        assert!(counts.enter(one).is_some());
+        drop(second);
+        assert!(counts.open.lock().unwrap().is_empty());
+    }
+}

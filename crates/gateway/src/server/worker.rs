@@ -1,0 +1,209 @@
+//! One core's share of the gateway: a current-thread runtime, its sockets, its upstream
+//! connections.
+//!
+//! At the connection bound a worker stops accepting; callers wait in the kernel's queue. At the
+//! drain it accepts for a grace, so that balancers notice first, then closes what is idle and lets
+//! what is under way finish within its bound.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use edge::limiter::store::BucketStore;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Shared;
+use crate::config::Bounds;
+use crate::headers::ForwardedBy;
+use crate::pipeline::Pipeline;
+use crate::upstream::Way;
+
+/// Pause after a failed accept: out of file descriptors is not cured by trying at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often idle upstream connections are looked through.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// An HTTP/2 connection that is silent for this long is asked whether it lives.
+const H2_PING_EVERY: Duration = Duration::from_secs(20);
+/// And is closed if it does not answer.
+const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A worker before it runs.
+#[derive(Debug)]
+pub(crate) struct Worker<S> {
+    shared: Arc<Shared<S>>,
+    sockets: Vec<(std::net::TcpListener, bool)>,
+}
+
+/// A listener of a running worker.
+struct Port {
+    listener: TcpListener,
+    engine: Arc<auto::Builder<TokioExecutor>>,
+}
+
+impl<S: BucketStore> Worker<S> {
+    /// A worker for these sockets; the flag is HTTP/2.
+    pub(crate) fn new(
+        shared: Arc<Shared<S>>,
+        sockets: Vec<(std::net::TcpListener, bool)>,
+    ) -> Worker<S> {
+        Worker { shared, sockets }
+    }
+
+    /// Runs to the end of the drain, on the caller's thread.
+    pub(crate) fn run(self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ended = runtime.block_on(self.serve());
+        runtime.shutdown_background();
+        ended
+    }
+
+    async fn serve(self) -> io::Result<()> {
+        let shared = self.shared;
+        let ways = shared.upstreams.iter().map(|upstream| Way::new(Arc::clone(upstream))).collect();
+        let pipeline = Arc::new(Pipeline {
+            edge: Arc::clone(&shared.edge),
+            routes: shared.routes.clone(),
+            ways,
+            metrics: Arc::clone(&shared.metrics),
+            clock: Arc::clone(&shared.clock),
+            body_bound: shared.bounds.body_bytes,
+            drain: shared.drain.clone(),
+        });
+        let mut ports = Vec::new();
+        for (socket, http2) in self.sockets {
+            let engine = Arc::new(engine(&shared.bounds, http2));
+            ports.push(Port { listener: TcpListener::from_std(socket)?, engine });
+        }
+        let open = GracefulShutdown::new();
+        let accepting = accept_all(&ports, &shared, &pipeline, &open);
+        tokio::select! {
+            () = accepting => {}
+            () = sweep(&pipeline) => {}
+            () = drained(&shared) => {}
+        }
+        drop(ports);
+        if tokio::time::timeout(shared.drain_rules.finish, open.shutdown()).await.is_err() {
+            tracing::warn!("requests under way at the end of the drain were cut off");
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the drain and its grace.
+async fn drained<S>(shared: &Shared<S>) {
+    shared.drain.started().await;
+    tokio::time::sleep(shared.drain_rules.grace).await;
+}
+
+async fn sweep<S>(pipeline: &Pipeline<S>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        pipeline.ways.iter().for_each(Way::sweep);
+    }
+}
+
+async fn accept_all<S: BucketStore>(
+    ports: &[Port],
+    shared: &Arc<Shared<S>>,
+    pipeline: &Arc<Pipeline<S>>,
+    open: &GracefulShutdown,
+) {
+    let room = Arc::new(Semaphore::new(shared.bounds.connections_per_worker));
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        match accept(ports).await {
+            Ok((stream, peer, engine)) => {
+                take(stream, peer, &engine, permit, shared, pipeline, open);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+type Accepted = (TcpStream, SocketAddr, Arc<auto::Builder<TokioExecutor>>);
+
+/// The next connection of any port.
+async fn accept(ports: &[Port]) -> io::Result<Accepted> {
+    poll_fn(|cx| {
+        for port in ports {
+            if let Poll::Ready(accepted) = port.listener.poll_accept(cx) {
+                let engine = Arc::clone(&port.engine);
+                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, engine)));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn take<S: BucketStore>(
+    stream: TcpStream,
+    peer: SocketAddr,
+    engine: &auto::Builder<TokioExecutor>,
+    permit: OwnedSemaphorePermit,
+    shared: &Arc<Shared<S>>,
+    pipeline: &Arc<Pipeline<S>>,
+    open: &GracefulShutdown,
+) {
+    let Some(entered) = shared.addresses.enter(peer.ip()) else {
+        shared.metrics.connections_refused.inc();
+        return;
+    };
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "connection gone before it was taken");
+        return;
+    }
+    let (pipeline, forwarded) = (Arc::clone(pipeline), ForwardedBy::new(peer.ip()));
+    let forwarded = Arc::new(forwarded);
+    let service = service_fn(move |request| {
+        let (pipeline, forwarded) = (Arc::clone(&pipeline), Arc::clone(&forwarded));
+        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &forwarded).await) }
+    });
+    let connection = engine.serve_connection(TokioIo::new(stream), service).into_owned();
+    let connection = open.watch(connection);
+    let metrics = Arc::clone(&shared.metrics);
+    metrics.connections.inc();
+    daemon::tasks::spawn("connection", async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection ended");
+        }
+        metrics.connections.dec();
+        drop((permit, entered));
+    });
+}
+
+/// The HTTP engine with its bounds. Without a timer its deadlines would silently be off.
+fn engine(bounds: &Bounds, http2: bool) -> auto::Builder<TokioExecutor> {
+    let mut engine = auto::Builder::new(TokioExecutor::new());
+    if !http2 {
+        engine = engine.http1_only();
+    }
+    let mut http1 = engine.http1();
+    http1
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.head_time)
+        .max_buf_size(bounds.head_bytes)
+        .keep_alive(true);
+    if bounds.head_fields != 100 {
+        http1.max_headers(bounds.head_fields); // 100 is the engine's own, and cheaper
+    }
+    engine
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(bounds.h2_streams)
+        .max_header_list_size(u32::try_from(bounds.head_bytes).unwrap_or(u32::MAX))
+        .keep_alive_interval(H2_PING_EVERY)
+        .keep_alive_timeout(H2_PING_TIMEOUT);
+    engine
+}

@@ -1,0 +1,236 @@
+//! A worker's own connections to the endpoints of one upstream.
+//!
+//! Low-level connections of the HTTP engine, kept in a small stack: connecting is a step of its
+//! own and the engine hands back a request that it did not write, so it is always known whether
+//! anything was sent. HTTP/1.1 connections are leased one request at a time; an HTTP/2 connection
+//! is shared by all requests of the worker to that endpoint.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::Endpoint;
+use crate::body::Upload;
+
+/// Idle connections kept to one endpoint, by each worker.
+const IDLE_MAX: usize = 256;
+
+/// Why there is no connection. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// Refused, unreachable, or not the protocol.
+    #[error("no connection to {0}")]
+    Failed(SocketAddr, #[source] io::Error),
+    /// Took too long.
+    #[error("no connection to {0} within {1:?}")]
+    Timeout(SocketAddr, Duration),
+}
+
+/// Why a request has no response.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// Nothing was written: here it is again.
+    Unsent(Box<Request<Upload>>),
+    /// Some of it may have arrived.
+    Broken(hyper::Error),
+}
+
+/// The connections of one worker to one upstream.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    http2: bool,
+    connect_timeout: Duration,
+    keep_idle: Duration,
+    idle: Mutex<HashMap<SocketAddr, Vec<Idle>>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: Sender,
+    since: Instant,
+}
+
+#[derive(Debug)]
+enum Sender {
+    Http1(http1::SendRequest<Upload>),
+    Http2(http2::SendRequest<Upload>),
+}
+
+impl Sender {
+    fn is_usable(&self) -> bool {
+        match self {
+            Sender::Http1(sender) => !sender.is_closed(),
+            Sender::Http2(sender) => !sender.is_closed(),
+        }
+    }
+
+    async fn ready(&mut self) -> Result<(), hyper::Error> {
+        match self {
+            Sender::Http1(sender) => sender.ready().await,
+            Sender::Http2(sender) => sender.ready().await,
+        }
+    }
+}
+
+impl Connections {
+    /// None yet.
+    pub(crate) fn new(http2: bool, connect_timeout: Duration, keep_idle: Duration) -> Connections {
+        Connections { http2, connect_timeout, keep_idle, idle: Mutex::default() }
+    }
+
+    /// An idle connection, if a usable one is kept.
+    pub(crate) async fn kept(self: &Arc<Self>, endpoint: &Arc<Endpoint>) -> Option<Lease> {
+        while let Some(mut sender) = self.take(endpoint.address) {
+            // The connection's task may not have run since its last response was read.
+            if sender.is_usable() && sender.ready().await.is_ok() {
+                return Some(self.lease(endpoint, sender));
+            }
+        }
+        None
+    }
+
+    /// A new connection.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+    ) -> Result<Lease, ConnectError> {
+        let address = endpoint.address;
+        let sender = tokio::time::timeout(self.connect_timeout, self.open(address))
+            .await
+            .map_err(|_elapsed| ConnectError::Timeout(address, self.connect_timeout))?
+            .map_err(|error| ConnectError::Failed(address, error))?;
+        Ok(self.lease(endpoint, sender))
+    }
+
+    fn lease(self: &Arc<Self>, endpoint: &Arc<Endpoint>, sender: Sender) -> Lease {
+        if let Sender::Http2(shared) = &sender {
+            let shared = Sender::Http2(shared.clone());
+            self.lock()
+                .insert(endpoint.address, vec![Idle { sender: shared, since: Instant::now() }]);
+        }
+        let connections = Arc::clone(self);
+        Lease { connections, address: endpoint.address, sender, reusable: true }
+    }
+
+    async fn open(&self, address: SocketAddr) -> io::Result<Sender> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let io = TokioIo::new(stream);
+        if self.http2 {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.timer(TokioTimer::new());
+            let (sender, connection) = builder.handshake(io).await.map_err(io::Error::other)?;
+            run(connection);
+            Ok(Sender::Http2(sender))
+        } else {
+            let (sender, connection) =
+                http1::Builder::new().handshake(io).await.map_err(io::Error::other)?;
+            run(connection);
+            Ok(Sender::Http1(sender))
+        }
+    }
+
+    /// The connection used last is the least likely to have been closed meanwhile.
+    fn take(&self, address: SocketAddr) -> Option<Sender> {
+        let mut idle = self.lock();
+        let kept = idle.get_mut(&address)?;
+        loop {
+            let candidate = kept.pop()?;
+            let fresh = self.http2 || candidate.since.elapsed() < self.keep_idle;
+            if fresh && candidate.sender.is_usable() {
+                return Some(candidate.sender);
+            }
+            if !fresh {
+                // Those below are older still.
+                kept.clear();
+            }
+        }
+    }
+
+    fn put(&self, address: SocketAddr, sender: Sender) {
+        let mut idle = self.lock();
+        let kept = idle.entry(address).or_default();
+        if kept.len() < IDLE_MAX {
+            kept.push(Idle { sender, since: Instant::now() });
+        }
+    }
+
+    /// Closes what was idle for too long, and everything to addresses that are no longer used.
+    pub(crate) fn sweep(&self, used: impl Fn(SocketAddr) -> bool) {
+        let keep_idle = self.keep_idle;
+        self.lock().retain(|address, kept| {
+            if !self.http2 {
+                kept.retain(|idle| idle.since.elapsed() < keep_idle && idle.sender.is_usable());
+            }
+            used(*address) && !kept.is_empty()
+        });
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Vec<Idle>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn run<C>(connection: C)
+where
+    C: Future<Output = Result<(), hyper::Error>> + Send + 'static,
+{
+    daemon::tasks::spawn("upstream connection", async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "upstream connection ended");
+        }
+    });
+}
+
+/// A connection for one request. Dropped, it is closed; given back, it is kept.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    connections: Arc<Connections>,
+    address: SocketAddr,
+    sender: Sender,
+    reusable: bool,
+}
+
+impl Lease {
+    /// Does not keep the connection after this exchange.
+    pub(crate) fn close_after(&mut self) {
+        self.reusable = false;
+    }
+
+    /// Whether requests name the host by `:authority`.
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self.sender, Sender::Http2(_))
+    }
+
+    /// Sends a request; the response head, or the request itself if nothing of it was written.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let sent = match &mut self.sender {
+            Sender::Http1(sender) => sender.try_send_request(request).await,
+            Sender::Http2(sender) => sender.try_send_request(request).await,
+        };
+        sent.map_err(|mut error| match error.take_message() {
+            Some(request) => SendError::Unsent(Box::new(request)),
+            None => SendError::Broken(error.into_error()),
+        })
+    }
+
+    /// Keeps the connection. Call it when the response was read to its end.
+    pub(crate) fn give_back(self) {
+        let kept = matches!(self.sender, Sender::Http1(_)) && self.sender.is_usable();
+        if kept && self.reusable {
+            self.connections.put(self.address, self.sender);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Keeps an upstream's endpoints current: names are resolved again every few seconds, endpoints
+//! are probed. One task of each kind for the whole gateway, with jitter, so that many gateways do
+//! not ask in step.
+//!
+//! When a name stops resolving, the last good addresses stay in use.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use daemon::Drain;
+use http::Request;
+use http::header::{HOST, HeaderValue, USER_AGENT};
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::health::{ProbeRules, Turn};
+use super::{Endpoint, Upstream};
+
+/// How often names are resolved.
+const RESOLVE_EVERY: Duration = Duration::from_secs(5);
+
+impl Upstream {
+    /// Resolves all names now. Addresses that stay keep their health.
+    pub(crate) async fn resolve(&self) {
+        let before = self.endpoints();
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for name in &self.config.endpoints {
+            match tokio::net::lookup_host(name.as_str()).await {
+                Ok(found) => addresses.extend(of_one_family(found.collect())),
+                Err(error) => {
+                    tracing::warn!(upstream = %self.config.name, name, %error, "not resolved");
+                    if !before.is_empty() {
+                        return; // the last good set stays
+                    }
+                }
+            }
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        if addresses.iter().eq(before.iter().map(|endpoint| &endpoint.address)) {
+            return;
+        }
+        let endpoint = |address: SocketAddr| {
+            let known = before.iter().find(|endpoint| endpoint.address == address);
+            known.map_or_else(|| Arc::new(Endpoint::new(address)), Arc::clone)
+        };
+        let endpoints: Arc<[Arc<Endpoint>]> = addresses.into_iter().map(endpoint).collect();
+        *self.endpoints.write().unwrap_or_else(PoisonError::into_inner) = endpoints;
+        self.count_healthy();
+    }
+
+    /// Resolves again until the drain.
+    pub(crate) async fn keep_resolved(self: Arc<Self>, drain: Drain) {
+        let all_fixed = self.config.endpoints.iter().all(|e| e.parse::<SocketAddr>().is_ok());
+        let mut ended = std::pin::pin!(drain.started());
+        loop {
+            tokio::select! {
+                () = &mut ended => return,
+                () = tokio::time::sleep(jittered(RESOLVE_EVERY)) => {}
+            }
+            if !all_fixed {
+                self.resolve().await;
+            }
+            self.count_healthy(); // ejections end by themselves
+        }
+    }
+
+    /// Probes all endpoints until the drain.
+    pub(crate) async fn keep_probed(self: Arc<Self>, rules: ProbeRules, drain: Drain) {
+        let mut ended = std::pin::pin!(drain.started());
+        loop {
+            let endpoints = self.endpoints();
+            let probes = endpoints.iter().map(|endpoint| self.probe(endpoint, &rules));
+            futures_util::future::join_all(probes).await;
+            tokio::select! {
+                () = &mut ended => return,
+                () = tokio::time::sleep(jittered(rules.every)) => {}
+            }
+        }
+    }
+
+    async fn probe(&self, endpoint: &Endpoint, rules: &ProbeRules) {
+        let asked = tokio::time::timeout(rules.timeout, ask(endpoint.address, rules)).await;
+        let well = matches!(asked, Ok(Ok(true)));
+        let Some(turn) = endpoint.health.probed(well, rules) else { return };
+        self.count_healthy();
+        let (upstream, address) = (&self.config.name, endpoint.address);
+        match turn {
+            Turn::Up => tracing::info!(%upstream, %address, "endpoint is up"),
+            Turn::Down => tracing::warn!(%upstream, %address, "endpoint is down"),
+        }
+    }
+}
+
+/// Probes speak HTTP/1.1 over a connection of their own, so they also test connecting.
+async fn ask(
+    address: SocketAddr,
+    rules: &ProbeRules,
+) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let mut request = Request::new(Empty::<bytes::Bytes>::new());
+    *request.uri_mut() = rules.path.parse()?;
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::try_from(address.to_string())?);
+    headers.insert(USER_AGENT, HeaderValue::from_static("weir-gateway probe"));
+    tokio::select! {
+        response = sender.send_request(request) => Ok(response?.status().is_success()),
+        ended = connection => ended.map(|()| false).map_err(Into::into),
+    }
+}
+
+/// A name with addresses of both families stands for the same machines twice: one family counts,
+/// IPv4 if there is any.
+fn of_one_family(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let v4: Vec<SocketAddr> = addresses.iter().copied().filter(SocketAddr::is_ipv4).collect();
+    if v4.is_empty() { addresses } else { v4 }
+}
+
+/// From 90 % to 110 %.
+fn jittered(every: Duration) -> Duration {
+    every.mul_f64(0.9 + 0.2 * fastrand::f64())
+}

@@ -1,0 +1,153 @@
+//! The file: every mistake is named with its place and value, none becomes a default.
+
+use std::path::Path;
+use std::process::Command;
+
+use gateway::config;
+
+use crate::support::{KEY, key_table};
+
+fn errors(text: &str) -> Vec<String> {
+    match config::parse(text, Path::new(".")) {
+        Ok(config) => panic!("accepted: {config:?}"),
+        Err(errors) => errors.iter().map(ToString::to_string).collect(),
+    }
+}
+
+const REST: &str = "[[route]]\nupstream = \"up\"\n[upstream.up]\nendpoints = [\"127.0.0.1:1\"]\n";
+
+#[test]
+fn c29_a_value_that_cannot_be_read_is_named_and_never_a_default() {
+    let refill = |value: &str| format!("[plan.p]\nburst = {{ capacity = 10, refill = {value} }}\n");
+    let capacity =
+        |value: &str| format!("[plan.p]\nburst = {{ capacity = {value}, refill = \"1/s\" }}\n");
+    let time = |value: &str| format!("[store]\ndeadline = {value}\n");
+    let cases = [
+        (refill("\"10/mn\""), "plan.p.burst.refill", "10/mn"),
+        (refill("\"nan\""), "plan.p.burst.refill", "nan"),
+        (refill("\"inf\""), "plan.p.burst.refill", "inf"),
+        (refill("\"1e400\""), "plan.p.burst.refill", "1e400"),
+        (refill("\"\""), "plan.p.burst.refill", "``"),
+        (refill("\"-1/s\""), "plan.p.burst.refill", "-1/s"),
+        (refill("nan"), "plan.p.burst.refill", "NaN"),
+        (refill("inf"), "plan.p.burst.refill", "inf"),
+        (refill("5"), "plan.p.burst.refill", "5"),
+        (capacity("\"0x10\""), "plan.p.burst.capacity", "0x10"),
+        (capacity("0"), "plan.p.burst.capacity", "0"),
+        (capacity("-1"), "plan.p.burst.capacity", "-1"),
+        (capacity("1.5"), "plan.p.burst.capacity", "1.5"),
+        (capacity("nan"), "plan.p.burst.capacity", "NaN"),
+        (capacity("\"\""), "plan.p.burst.capacity", "\"\""),
+        (time("\"5x\""), "store.deadline", "5x"),
+        (time("\"-5s\""), "store.deadline", "-5s"),
+        (time("\"\""), "store.deadline", "``"),
+        (time("5"), "store.deadline", "5"),
+        (time("\"5\""), "store.deadline", "5"),
+        (time("\"0s\""), "store.deadline", "0s"),
+        ("[limits]\nhead_bytes = 0x10\n".to_owned(), "limits.head_bytes", "16"),
+        ("[listen.main]\naddress = \"8080\"\n".to_owned(), "listen.main.address", "8080"),
+    ];
+    for (part, field, value) in cases {
+        let found = errors(&format!("{part}{REST}"));
+        let named = found.iter().any(|line| line.starts_with(field) && line.contains(value));
+        assert!(named, "{field} and {value} in {found:?}");
+    }
+}
+
+#[test]
+fn c29_the_program_refuses_a_bad_file_with_64_and_every_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    let text = "wrokers = 2\n[plan.p]\nburst = { capacity = \"0x10\", refill = \"10/mn\" }\n\
+        [client.c]\nplan = \"q\"\n[[key]]\nid = \"k\"\nclient = \"d\"\nhash = \"zz\"\n\
+        [[route]]\nupstream = \"nowhere\"\npath = \"/a/../b\"\nauth = \"maybe\"\ncost = -1\n";
+    std::fs::write(&file, text).unwrap();
+    for command in [&["check"][..], &[]] {
+        let ran = Command::new(env!("CARGO_BIN_EXE_weir-gateway"))
+            .args(command)
+            .arg("--config")
+            .arg(&file)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(64), "{stderr}");
+        for place in [
+            "wrokers",
+            "plan.p.burst.capacity",
+            "plan.p.burst.refill",
+            "client.c.plan",
+            "key[0].client",
+            "key[0].hash",
+            "route[0].upstream",
+            "route[0].path",
+            "route[0].auth",
+            "route[0].cost",
+        ] {
+            assert!(
+                stderr.lines().any(|line| line.contains(&format!("{place}:"))),
+                "{place}: {stderr}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_broken_file_is_told_with_its_line() {
+    let found = errors("workers = 1\n[plan.p\n");
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("line 2"), "{found:?}");
+    let found = errors("workers = 1\nworkers = 2\n");
+    assert!(found[0].contains("line 2"), "{found:?}");
+}
+
+#[test]
+fn a_file_is_either_standalone_or_has_a_control_plane() {
+    let text =
+        format!("[control]\nplans_api = \"127.0.0.1:8081\"\n[plan.p]\nunlimited = true\n{REST}");
+    let found = errors(&text);
+    for place in
+        ["control: ", "control.plans_api: ", "control.token_file: ", "control.pepper_file: "]
+    {
+        assert!(found.iter().any(|line| line.starts_with(place)), "{place} in {found:?}");
+    }
+}
+
+#[test]
+fn the_gateways_own_operations_port_is_no_upstream() {
+    let text = "[operations]\naddress = \"127.0.0.1:9080\"\n[[route]]\nupstream = \"up\"\n\
+        [upstream.up]\nendpoints = [\"127.0.0.1:9080\"]\n";
+    assert!(errors(text)[0].starts_with("upstream.up.endpoints[0]"));
+}
+
+#[test]
+fn a_key_is_made_for_the_file_and_then_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    let text = format!(
+        "[plan.p]\nunlimited = true\n[client.acme]\nplan = \"p\"\n{}{REST}",
+        key_table("k1", "acme", KEY)
+    );
+    std::fs::write(&file, &text).unwrap();
+    let run = |args: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_weir-gateway"))
+            .args(args)
+            .arg("--config")
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let made = run(&["key", "--client", "acme"]);
+    let (key, table) = made.split_once('\n').unwrap();
+    assert!(key.starts_with("weir_live_"), "{made}");
+    std::fs::write(&file, format!("{text}{table}")).unwrap();
+    assert!(run(&["check"]).contains("is valid"));
+}
+
+#[test]
+fn the_example_that_ships_is_valid() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config/gateway.toml");
+    let config = config::load(&file).unwrap_or_else(|lines| panic!("{lines:#?}"));
+    assert!(config.upstreams.len() >= 2 && config.routes.iter().count() >= 2);
+}

@@ -1,0 +1,82 @@
+//! The end: not ready, what is under way finishes, nothing new is begun.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{Gateway, KEY, PATIENCE, eventually, file, get};
+
+const PLAN: &str = "burst = { capacity = 100, refill = \"100/s\" }";
+
+#[tokio::test]
+async fn a_request_under_way_is_finished_and_then_the_gateway_ends() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text = file(PLAN, "", listener.local_addr().unwrap());
+    let go = Arc::new(tokio::sync::Notify::new());
+    let waiting = Arc::clone(&go);
+    let service = daemon::tasks::spawn("slow service", async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let answer = hyper::service::service_fn(move |_request: Request<Incoming>| {
+            let waiting = Arc::clone(&waiting);
+            async move {
+                waiting.notified().await;
+                let body = http_body_util::Full::new(bytes::Bytes::from("late"));
+                Ok::<_, std::convert::Infallible>(http::Response::new(body))
+            }
+        });
+        let io = hyper_util::rt::TokioIo::new(stream);
+        hyper::server::conn::http1::Builder::new().serve_connection(io, answer).await.ok();
+    });
+    let mut gateway = Gateway::start(&text).await;
+    let traffic = gateway.traffic;
+    let call =
+        daemon::tasks::spawn("call", async move { get(traffic, "/", &[("x-api-key", KEY)]).await });
+    let metrics = gateway.context.metrics.clone();
+    eventually("the request is under way", async || {
+        metrics.render().contains("weir_gateway_added_seconds_count 1\n")
+    })
+    .await;
+    gateway.drain.start();
+    eventually("no new connection is taken", async || TcpStream::connect(traffic).await.is_err())
+        .await;
+    assert!(!gateway.ended.is_finished(), "it waits for the request under way");
+    assert_eq!(get(gateway.operations, "/readyz", &[]).await.status, 503);
+    assert_eq!(get(gateway.operations, "/livez", &[]).await.status, 200);
+    go.notify_one();
+    let reply = call.await.unwrap();
+    assert_eq!((reply.status, reply.body.as_ref()), (200, &b"late"[..]));
+    assert_eq!(reply.header("connection"), "close");
+    let ended = tokio::time::timeout(PATIENCE, &mut gateway.ended).await.expect("it ends").unwrap();
+    assert!(ended.is_ok(), "{ended:?}");
+    service.abort();
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_does_not_hold_the_end() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text = file(PLAN, "", silent.local_addr().unwrap())
+        .replace("finish = \"2s\"", "finish = \"50ms\"");
+    let mut gateway = Gateway::start(&text).await;
+    let traffic = gateway.traffic;
+    let held = daemon::tasks::spawn("held", async move {
+        let mut stream = TcpStream::connect(traffic).await.unwrap();
+        let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
+        tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+        let mut end = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut end).await.ok();
+    });
+    let metrics = gateway.context.metrics.clone();
+    eventually("the request is under way", async || {
+        metrics.render().contains("weir_gateway_added_seconds_count 1\n")
+    })
+    .await;
+    gateway.drain.start();
+    let ended = tokio::time::timeout(PATIENCE, &mut gateway.ended).await.expect("it ends").unwrap();
+    assert!(ended.is_ok(), "{ended:?}");
+    let late = gateway.context.tasks.join(Duration::from_secs(5)).await;
+    assert!(late.is_empty(), "{late:?}");
+    held.abort();
+}

@@ -1,0 +1,143 @@
+//! Headers: what ends at the gateway, what only the gateway says, what passes.
+
+use http::Response;
+use http_body_util::{BodyExt, Full};
+
+use crate::support::service::text;
+use crate::support::{Gateway, KEY, Service, file, get, raw};
+
+const PLAN: &str = "burst = { capacity = 100, refill = \"100/s\" }";
+
+#[tokio::test]
+async fn a_service_is_told_who_calls_by_the_gateway_alone() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    let headers = [
+        ("x-api-key", KEY),
+        ("x-weir-client", "victim"),
+        ("x_weir_plan", "enterprise"),
+        ("x-request-id", "chosen"),
+        ("x-forwarded-for", "203.0.113.9"),
+        ("forwarded", "for=203.0.113.9"),
+        ("accept", "text/plain"),
+    ];
+    let reply = get(gateway.traffic, "/a?b=%2F", &headers).await;
+    assert_eq!(reply.status, 200);
+    let seen = service.last();
+    let header = |name: &str| seen.headers.get(name).map(|value| value.to_str().unwrap());
+    assert_eq!(header("x-weir-client"), Some("acme"));
+    assert_eq!(header("x-weir-plan"), Some("pro"));
+    assert_eq!(header("x_weir_plan"), None);
+    assert_eq!(header("x-request-id"), Some(reply.header("x-request-id")));
+    assert_ne!(header("x-request-id"), Some("chosen"));
+    assert_eq!(header("x-forwarded-for"), Some("127.0.0.1"));
+    assert_eq!(header("forwarded"), Some("for=127.0.0.1;proto=http"));
+    assert_eq!(header("host"), Some("api.test"));
+    assert_eq!(header("accept"), Some("text/plain"));
+    assert_eq!(header("x-api-key"), None, "the key stays here");
+    assert_eq!(seen.uri, "/a?b=%2F");
+    assert_eq!(reply.header("x-weir-source"), "", "a service's answer");
+}
+
+#[tokio::test]
+async fn a_key_named_by_connection_still_counts_and_named_fields_end_here() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    let headers = [
+        ("connection", ""),
+        ("connection", "x-api-key, X-Secret, x-weir-client, te"),
+        ("x-api-key", KEY),
+        ("x-secret", "s"),
+        ("te", "gzip, trailers"),
+        ("keep-alive", "timeout=9"),
+        ("proxy-authorization", "Basic x"),
+    ];
+    assert_eq!(get(gateway.traffic, "/", &headers).await.status, 200);
+    let seen = service.last().headers;
+    for gone in ["x-api-key", "x-secret", "keep-alive", "proxy-authorization", "connection"] {
+        assert!(!seen.contains_key(gone), "{gone} in {seen:?}");
+    }
+    assert_eq!(seen.get("x-weir-client").unwrap(), "acme");
+    assert_eq!(seen.get("te").unwrap(), "trailers");
+}
+
+#[tokio::test]
+async fn a_response_keeps_one_set_of_limit_fields_and_loses_what_is_ours_to_say() {
+    let service = Service::answering(|_head| {
+        Response::builder()
+            .status(200)
+            .header("ratelimit", "\"theirs\";r=1")
+            .header("ratelimit-policy", "\"theirs\";q=1")
+            .header("x-ratelimit-remaining", "77")
+            .header("x-weir-decision", "v1;d=allow")
+            .header("x-weir-source", "edge")
+            .header("connection", "x-internal")
+            .header("x-internal", "1")
+            .header("x-kept", "1")
+            .body(Full::from("hello").boxed())
+            .unwrap()
+    })
+    .await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    let reply = &gateway.calls(1).await[0];
+    assert_eq!(reply.header("ratelimit-policy"), "\"burst\";q=100;w=1");
+    assert!(reply.header("ratelimit").starts_with("\"burst\";r="));
+    for gone in ["x-ratelimit-remaining", "x-weir-decision", "x-weir-source", "x-internal"] {
+        assert_eq!(reply.header(gone), "", "{gone}");
+    }
+    assert_eq!(reply.header("x-kept"), "1");
+    assert_eq!(reply.body, "hello");
+}
+
+#[tokio::test]
+async fn a_services_own_refusal_passes_as_it_is() {
+    let service = Service::answering(|_head| text(503, "mine")).await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    let reply = &gateway.calls(1).await[0];
+    assert_eq!((reply.status, reply.body.as_ref()), (503, &b"mine"[..]));
+    assert_eq!(reply.header("x-weir-source"), "", "not the gateway's");
+}
+
+#[tokio::test]
+async fn what_has_two_readings_is_refused_and_reaches_nobody() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    let key = format!("x-api-key: {KEY}\r\n");
+    let cases = [
+        ("GET /a/../b HTTP/1.1\r\nhost: a\r\n", "400"),
+        ("GET /a%2fb HTTP/1.1\r\nhost: a\r\n", "400"),
+        ("GET / HTTP/1.1\r\n", "400"),
+        ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n", "400"),
+        ("GET http://a/ HTTP/1.1\r\nhost: b\r\n", "400"),
+        ("GET / HTTP/1.1\r\nhost: a,b\r\n", "400"),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n", "400"),
+        ("TRACE / HTTP/1.1\r\nhost: a\r\n", "501"),
+        ("CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n", "501"),
+        ("GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n", "501"),
+    ];
+    for (head, status) in cases {
+        let close = if head.contains("connection:") { "" } else { "connection: close\r\n" };
+        let close = if status == "501" && close.is_empty() { "x: y\r\n" } else { close };
+        let bytes = format!("{head}{key}{close}\r\n");
+        let answer = first_line(gateway.traffic, &bytes).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{head} → {answer}");
+    }
+    assert_eq!(service.requests(), 0);
+    let absolute = format!(
+        "GET http://A.test:80/x HTTP/1.1\r\nhost: a.test:80\r\n{key}connection: close\r\n\r\n"
+    );
+    assert!(raw(gateway.traffic, absolute.as_bytes()).await.starts_with("HTTP/1.1 200"));
+}
+
+/// The status line, without waiting for the other side to close.
+async fn first_line(to: std::net::SocketAddr, bytes: &str) -> String {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    let mut stream = BufReader::new(tokio::net::TcpStream::connect(to).await.unwrap());
+    stream.write_all(bytes.as_bytes()).await.unwrap();
+    let mut line = String::new();
+    tokio::time::timeout(crate::support::PATIENCE, stream.read_line(&mut line))
+        .await
+        .expect("an answer in time")
+        .unwrap();
+    line
+}

@@ -1,0 +1,26 @@
+//! The gateway in-process: real sockets on port 0, file plans, a fake service; one module per
+//! promise.
+
+#[cfg(test)]
+mod support; // a whole world in a few lines
+
+#[cfg(test)]
+mod bodies; // streams, refused bodies, bounds
+#[cfg(test)]
+mod config; // every mistake at once
+#[cfg(test)]
+mod drain; // a clean end
+#[cfg(test)]
+mod failure; // without a store, without a service
+#[cfg(test)]
+mod hygiene; // headers both ways
+#[cfg(test)]
+mod keys; // what an API key is
+#[cfg(test)]
+mod limits; // denials and what they tell
+#[cfg(test)]
+mod ops; // the operations port
+#[cfg(test)]
+mod phases; // shadow and off are invisible
+#[cfg(test)]
+mod routes; // host, path, method

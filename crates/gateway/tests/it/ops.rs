@@ -1,0 +1,66 @@
+//! The operations port: alive, ready, counted, and one client's bucket for those with the token.
+
+use crate::support::{Gateway, Service, file, get};
+
+const PLAN: &str = "burst = { capacity = 10, refill = \"1/s\" }";
+
+#[tokio::test]
+async fn it_answers_without_a_key_and_is_not_reachable_through_traffic() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    for (path, status) in [("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/buildz", 200)] {
+        assert_eq!(get(gateway.operations, path, &[]).await.status, status, "{path}");
+        assert_eq!(get(gateway.traffic, path, &[]).await.status, 401, "{path} is a route there");
+    }
+}
+
+#[tokio::test]
+async fn a_clients_bucket_is_shown_to_the_token_alone() {
+    let service = Service::hello().await;
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "ops-token\n").unwrap();
+    let text = file(PLAN, "", service.address).replace(
+        "[operations]\n",
+        &format!("[operations]\ntoken_file = \"{}\"\n", token.display()),
+    );
+    let gateway = Gateway::start(&text).await;
+    gateway.calls(4).await;
+    let path = "/limits/acme";
+    assert_eq!(get(gateway.operations, path, &[]).await.code(), "token_missing");
+    let wrong = [("authorization", "Bearer other")];
+    assert_eq!(get(gateway.operations, path, &wrong).await.code(), "token_invalid");
+    let right = [("authorization", "Bearer ops-token")];
+    let shown = get(gateway.operations, path, &right).await;
+    assert_eq!(shown.status, 200);
+    let shown = shown.json();
+    assert_eq!((&shown["client"], &shown["plan"]), (&"acme".into(), &"pro".into()));
+    assert_eq!(shown["burst"]["capacity"], 10);
+    let left = shown["remaining"].as_u64().unwrap();
+    assert!((6..=9).contains(&left), "six and what came back meanwhile: {left}");
+    assert_eq!(get(gateway.operations, "/limits/nobody", &right).await.code(), "not_found");
+}
+
+#[tokio::test]
+async fn without_a_token_no_client_is_shown() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    gateway.calls(1).await;
+    let any = [("authorization", "Bearer any")];
+    assert_eq!(get(gateway.operations, "/limits/acme", &any).await.status, 401);
+}
+
+#[tokio::test]
+async fn requests_and_added_time_are_counted_without_a_callers_words() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "name = \"root\"", service.address)).await;
+    gateway.calls(12).await;
+    get(gateway.traffic, "/", &[("x-api-key", "some-secret-key")]).await;
+    let text =
+        String::from_utf8(get(gateway.operations, "/metrics", &[]).await.body.to_vec()).unwrap();
+    assert!(text.contains("weir_gateway_requests_total{route=\"root\",class=\"2xx\"}"), "{text}");
+    assert!(text.contains("weir_gateway_added_seconds_count 13"), "{text}");
+    for secret in ["some-secret-key", "acme-key", "acme"] {
+        assert!(!text.contains(secret), "{secret}");
+    }
+}

@@ -1,0 +1,121 @@
+//! A fake service: answers as told and counts what arrives.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+/// What a service answers with.
+pub(crate) type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+/// A running service.
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
+    arrived: Arc<Arrived>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Arrived {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    heads: Mutex<Vec<Parts>>,
+    connections: Mutex<Vec<tokio::task::AbortHandle>>,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.arrived.connections.lock().unwrap().iter().for_each(|open| open.abort());
+    }
+}
+
+impl Service {
+    /// Answers 200 and `hello`, without reading more than it must.
+    pub(crate) async fn hello() -> Service {
+        Service::answering(|_head| text(200, "hello")).await
+    }
+
+    /// Reads the whole body, then answers from the head.
+    pub(crate) async fn answering(
+        answer: impl Fn(&Parts) -> Answer + Send + Sync + 'static,
+    ) -> Service {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Service::on(listener, answer)
+    }
+
+    /// The same on a given socket.
+    pub(crate) fn on(
+        listener: TcpListener,
+        answer: impl Fn(&Parts) -> Answer + Send + Sync + 'static,
+    ) -> Service {
+        let address = listener.local_addr().unwrap();
+        let arrived = Arc::new(Arrived::default());
+        let (counting, answer) = (Arc::clone(&arrived), Arc::new(answer));
+        let accepting = daemon::tasks::spawn("service", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (counting, answer) = (Arc::clone(&counting), Arc::clone(&answer));
+                let counts = Arc::clone(&counting);
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (counting, answer) = (Arc::clone(&counting), Arc::clone(&answer));
+                    async move {
+                        counting.requests.fetch_add(1, Ordering::SeqCst);
+                        let (head, mut body) = request.into_parts();
+                        while let Some(Ok(frame)) = body.frame().await {
+                            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+                            counting.bytes.fetch_add(bytes, Ordering::SeqCst);
+                        }
+                        let response = answer(&head);
+                        counting.heads.lock().unwrap().push(head);
+                        Ok::<_, Infallible>(response)
+                    }
+                });
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
+                let open =
+                    daemon::tasks::spawn(
+                        "service connection",
+                        async move { connection.await.ok() },
+                    );
+                counts.connections.lock().unwrap().push(open.abort_handle());
+            }
+        });
+        Service { address, arrived, accepting }
+    }
+
+    /// Requests that arrived.
+    pub(crate) fn requests(&self) -> u64 {
+        self.arrived.requests.load(Ordering::SeqCst)
+    }
+
+    /// Body bytes that arrived.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arrived.bytes.load(Ordering::SeqCst)
+    }
+
+    /// The head that arrived last.
+    pub(crate) fn last(&self) -> Parts {
+        self.arrived.heads.lock().unwrap().last().cloned().expect("a request arrived")
+    }
+}
+
+/// A response with a text.
+pub(crate) fn text(status: u16, body: &'static str) -> Answer {
+    let body = Full::new(Bytes::from_static(body.as_bytes())).boxed();
+    Response::builder().status(status).body(body).unwrap()
+}
+
+/// An address where nobody listens.
+pub(crate) async fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
