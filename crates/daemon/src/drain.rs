@@ -1,0 +1,66 @@
+//! The end of a process: stop accepting, finish what was begun. The only place that hears signals.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Told once, heard by everybody. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Drain {
+    begun: watch::Sender<bool>,
+}
+
+impl Default for Drain {
+    fn default() -> Drain {
+        Drain::new()
+    }
+}
+
+impl Drain {
+    /// One that has not started.
+    pub fn new() -> Drain {
+        Drain { begun: watch::Sender::new(false) }
+    }
+
+    /// Starts it; again changes nothing.
+    pub fn start(&self) {
+        self.begun.send_replace(true);
+    }
+
+    /// Whether it has started.
+    pub fn is_started(&self) -> bool {
+        *self.begun.borrow()
+    }
+
+    /// Waits for the start. Borrows nothing, so it can be moved into a task.
+    pub fn started(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut begun = self.begun.subscribe();
+        let sender = self.begun.clone(); // keeps the channel open while somebody waits
+        async move {
+            if begun.wait_for(|begun| *begun).await.is_err() {
+                drop(sender);
+            }
+        }
+    }
+}
+
+/// SIGTERM or SIGINT, one after the other.
+pub(crate) struct Signals {
+    term: tokio::signal::unix::Signal,
+    int: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    /// Listens from now on.
+    pub(crate) fn hear() -> std::io::Result<Signals> {
+        let term = signal(SignalKind::terminate())?;
+        Ok(Signals { term, int: signal(SignalKind::interrupt())? })
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Who does what, and why: goes into the audit with every change, in the same transaction.
+
+/// Longest reason, in bytes.
+pub(crate) const REASON_BYTES_MAX: usize = 1_024;
+
+/// Who is behind a change.
+#[derive(Debug, Clone)]
+pub struct Stamp {
+    /// Whose token.
+    pub actor: String,
+    /// `api`, or `start` for what the program does itself.
+    pub via: &'static str,
+    /// Why.
+    pub reason: String,
+    /// Of the request.
+    pub request_id: String,
+}
+
+impl Stamp {
+    /// What the program does itself when it starts.
+    pub(crate) fn start() -> Stamp {
+        Stamp {
+            actor: "weir-plans-api".to_owned(),
+            via: "start",
+            reason: "first start".to_owned(),
+            request_id: String::new(),
+        }
+    }
+}

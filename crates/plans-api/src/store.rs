@@ -1,0 +1,290 @@
+//! The store: a method for each use case, each one transaction, one SQL text for Postgres and
+//! SQLite.
+//!
+//! A writing transaction begins by locking the head row; every changed object takes the next
+//! revision and leaves its row, a change for the feed and an audit row; the head is written last.
+//! Whatever fails on the way, nothing of it happened. Tokens and sightings of gateways concern no
+//! gateway, so they take no revision; tokens are audited all the same.
+
+mod writing; // the transaction that changes something
+mod plans; // plans
+mod clients; // clients
+mod apply; // many objects at once
+mod keys; // API keys and their look-up
+mod rollouts; // phases
+mod feed; // changes, snapshot, gateways seen
+mod tokens; // operator tokens
+mod audit; // reading the audit
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use daemon::sql::{Database, Row, SqlError, Step};
+use limiter_core::Clock;
+use tokio::sync::watch;
+use wire::error::FieldError;
+
+pub use crate::model::audit::Stamp;
+pub(crate) use apply::Desired;
+pub(crate) use clients::ClientMove;
+pub(crate) use feed::{After, LIVE_MS};
+pub(crate) use rollouts::{Basis, Step as RolloutStep};
+pub(crate) use tokens::TokenSpec;
+
+/// The doorbell's channel in Postgres.
+pub(crate) const CHANNEL: &str = "weir_head";
+/// The head was read this recently: the database can be reached.
+const REACHABLE_MS: u64 = 5_000;
+
+const STEPS: [Step; 2] = [
+    Step {
+        number: 1,
+        name: "catalog",
+        postgres: include_str!("../../../migrations/postgres/0001_catalog.sql"),
+        sqlite: include_str!("../../../migrations/sqlite/0001_catalog.sql"),
+    },
+    Step {
+        number: 2,
+        name: "rollout",
+        postgres: include_str!("../../../migrations/postgres/0002_rollout.sql"),
+        sqlite: include_str!("../../../migrations/sqlite/0002_rollout.sql"),
+    },
+];
+
+/// Why the store did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such object.
+    #[error("there is no {kind} `{id}`")]
+    NotFound {
+        /// Its kind.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+    },
+    /// It has another revision than the caller expects.
+    #[error("the {kind} `{id}` {found}, not at revision {expected}")]
+    Changed {
+        /// Its kind.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+        /// How it stands.
+        found: String,
+        /// What the caller expected.
+        expected: String,
+    },
+    /// Others depend on it, or its state forbids the step.
+    #[error("{0}")]
+    InUse(String),
+    /// Values that are wrong given what is stored.
+    #[error("{} values are wrong", .0.len())]
+    Refused(Vec<FieldError>),
+    /// The feed cannot be continued from there.
+    #[error("{0}")]
+    HistoryGone(String),
+    /// A row does not read: somebody changed it by hand.
+    #[error("the {kind} `{id}` is damaged in the database: {reason}")]
+    Damaged {
+        /// Its kind.
+        kind: &'static str,
+        /// Its id.
+        id: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The database holds keys made with another pepper.
+    #[error(
+        "the database's keys were made with pepper {database}, the state folder has {ours}: copy the right file"
+    )]
+    OtherPepper {
+        /// The database's.
+        database: String,
+        /// The state folder's.
+        ours: String,
+    },
+    /// The database.
+    #[error(transparent)]
+    Sql(#[from] SqlError),
+}
+
+/// Which version of an object the caller means to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Whatever there is.
+    Any,
+    /// This revision (`If-Match: "7"`).
+    Revision(u64),
+    /// None: it must be new (`If-None-Match: *`).
+    Absent,
+}
+
+impl Expect {
+    fn check(self, kind: &'static str, id: &str, found: Option<u64>) -> Result<(), StoreError> {
+        let (fits, expected) = match self {
+            Expect::Any => return Ok(()),
+            Expect::Revision(revision) => (found == Some(revision), format!("{revision}")),
+            Expect::Absent => (found.is_none(), "none".to_owned()),
+        };
+        if fits {
+            return Ok(());
+        }
+        let found = found.map_or_else(
+            || "does not exist".to_owned(),
+            |revision| format!("is at revision {revision}"),
+        );
+        Err(StoreError::Changed { kind, id: id.to_owned(), found, expected })
+    }
+}
+
+/// The store. Clones share it.
+#[derive(Debug, Clone)]
+pub struct PlanStore {
+    database: Database,
+    clock: Arc<dyn Clock>,
+    history: Arc<str>,
+    pepper_id: Arc<str>,
+    head: watch::Sender<u64>,
+    read_at: Arc<AtomicU64>,
+}
+
+impl PlanStore {
+    /// Opens the database, brings its schema forward, makes the head if there is none.
+    pub async fn open(
+        url: &str,
+        pepper_id: &str,
+        clock: Arc<dyn Clock>,
+    ) -> Result<PlanStore, StoreError> {
+        let database = Database::open(url).await?;
+        database.migrate(&STEPS).await?;
+        let mut tx = database.write().await?;
+        tx.run(
+            "insert into head (one, history, pepper_id, revision, audit_seq) \
+             values (1, $1, $2, 0, 0) on conflict (one) do nothing",
+            [uuid::Uuid::now_v7().to_string().into(), pepper_id.into()],
+        )
+        .await?;
+        let head = tx.row("select history, pepper_id, revision from head", []).await?;
+        tx.commit().await?;
+        let head = head.ok_or_else(|| StoreError::Damaged {
+            kind: "head",
+            id: String::new(),
+            reason: "the row is missing".to_owned(),
+        })?;
+        let kept = head.text("pepper_id")?;
+        if kept != pepper_id {
+            return Err(StoreError::OtherPepper { database: kept, ours: pepper_id.to_owned() });
+        }
+        let store = PlanStore {
+            database,
+            history: head.text("history")?.into(),
+            pepper_id: pepper_id.into(),
+            head: watch::Sender::new(head.count("revision")?),
+            read_at: Arc::new(AtomicU64::new(clock.now().us() / 1_000)),
+            clock,
+        };
+        Ok(store)
+    }
+
+    /// The database, for what is no use case: tests.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The history of its revisions.
+    pub fn history(&self) -> &str {
+        &self.history
+    }
+
+    /// Milliseconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now().us() / 1_000
+    }
+
+    /// The newest revision known here, if the database answered lately.
+    pub fn reachable(&self) -> Option<u64> {
+        let age = self.now().saturating_sub(self.read_at.load(Ordering::Relaxed));
+        (age <= REACHABLE_MS).then(|| *self.head.borrow())
+    }
+
+    /// Changes with each new revision.
+    pub(crate) fn bell(&self) -> watch::Receiver<u64> {
+        self.head.subscribe()
+    }
+
+    /// Rings the bell if `revision` is new.
+    pub(crate) fn ring(&self, revision: u64) {
+        self.head.send_if_modified(|head| {
+            let newer = revision > *head;
+            *head = revision.max(*head);
+            newer
+        });
+    }
+
+    /// Reads the head and rings the bell if it has moved.
+    pub(crate) async fn reread(&self) -> Result<u64, StoreError> {
+        let mut tx = self.database.read().await?;
+        let row = tx.row("select revision from head", []).await?;
+        let revision = row.map_or(Ok(0), |row| row.count("revision"))?;
+        self.read_at.store(self.now(), Ordering::Relaxed);
+        self.ring(revision);
+        Ok(revision)
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        self.database.close().await;
+    }
+}
+
+/// At most `limit` of `rows`, and where the next page begins.
+fn page<T>(
+    mut items: Vec<T>,
+    limit: u32,
+    id: impl Fn(&T) -> String,
+) -> wire::client::plans::Page<T> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().filter(|_| more).map(id);
+    wire::client::plans::Page { items, next }
+}
+
+/// Reads a JSON column.
+fn json_of<T: serde::de::DeserializeOwned>(
+    row: &Row,
+    column: &str,
+    kind: &'static str,
+    id: &str,
+) -> Result<T, StoreError> {
+    serde_json::from_str(&row.text(column)?).map_err(|error| StoreError::Damaged {
+        kind,
+        id: id.to_owned(),
+        reason: format!("{column}: {error}"),
+    })
+}
+
+/// Reads a column that holds one word of a closed list.
+fn word_of<T: serde::de::DeserializeOwned>(
+    row: &Row,
+    column: &str,
+    kind: &'static str,
+    id: &str,
+) -> Result<T, StoreError> {
+    let text = row.text(column)?;
+    serde_json::from_value(serde_json::Value::String(text)).map_err(|error| StoreError::Damaged {
+        kind,
+        id: id.to_owned(),
+        reason: format!("{column}: {error}"),
+    })
+}
+
+/// A body as text for a JSON column.
+fn text_of(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("bodies have text keys and no failing parts")
+}
+
+/// The word that a closed list's member is written as.
+fn word<T: serde::Serialize>(value: T) -> String {
+    text_of(&value).trim_matches('"').to_owned()
+}

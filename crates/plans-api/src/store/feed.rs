@@ -1,0 +1,244 @@
+//! What gateways ask for: changes after a revision, the whole policy, and where they stand.
+
+use daemon::sql::{Row, Transaction};
+use wire::client::plans::{GatewayObject, Page};
+use wire::plan::PlanValue;
+use wire::policy::{
+    Change, ClientValue, FEED_CHANGES_MAX, FeedRequest, KeyValue, Object, SafetyLimits, Snapshot,
+};
+use wire::rollout::RolloutValue;
+
+use super::plans::plan_of;
+use super::{PlanStore, StoreError, json_of, page, rollouts, text_of};
+
+/// A gateway is live while its last poll is this recent.
+pub(crate) const LIVE_MS: u64 = 15_000;
+/// Changes are kept this long …
+const CHANGES_KEPT_MS: u64 = 7 * 86_400_000;
+/// … but never more than this many.
+const CHANGES_KEPT_MAX: u64 = 1_000_000;
+/// Services keep this many times the plan.
+const SAFETY_MULTIPLE: u32 = 10;
+
+/// What came after a revision.
+#[derive(Debug)]
+pub(crate) struct After {
+    pub(crate) head: u64,
+    pub(crate) live: u32,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl PlanStore {
+    /// Notes that a gateway is there and where it stands.
+    pub(crate) async fn saw_gateway(&self, request: &FeedRequest) -> Result<(), StoreError> {
+        let mut tx = self.database.write().await?;
+        let row = [
+            request.gateway.as_str().into(),
+            request.boot.as_str().into(),
+            request.build.as_str().into(),
+            request.ops_url.as_deref().into(),
+            text_of(&request.routes).into(),
+            request.applied.into(),
+            text_of(&request.rejected).into(),
+            self.now().into(),
+        ];
+        tx.run(
+            "insert into gateway (id, boot, build, ops_url, routes, applied, rejected, seen_at) \
+             values ($1, $2, $3, $4, $5, $6, $7, $8) \
+             on conflict (id) do update set boot = excluded.boot, build = excluded.build, \
+             ops_url = excluded.ops_url, routes = excluded.routes, applied = excluded.applied, \
+             rejected = excluded.rejected, seen_at = excluded.seen_at",
+            row,
+        )
+        .await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// The changes after `after` in one history; an error if they cannot all be told.
+    pub(crate) async fn changes_after(
+        &self,
+        history: &str,
+        after: u64,
+    ) -> Result<After, StoreError> {
+        if history != self.history() {
+            let detail = format!("the history is {}, not `{history}`", self.history());
+            return Err(StoreError::HistoryGone(detail));
+        }
+        let mut tx = self.database.read().await?;
+        let head = head(&mut tx).await?;
+        if after > head {
+            let detail = format!("revision {after} is newer than the newest one, {head}");
+            return Err(StoreError::HistoryGone(detail));
+        }
+        let oldest = tx.row("select min(revision) as oldest from change", []).await?;
+        let oldest = oldest.map_or(Ok(None), |row| row.count_or_null("oldest"))?;
+        if after < head && oldest.is_none_or(|oldest| oldest > after + 1) {
+            let detail = format!("changes after revision {after} are not kept any more");
+            return Err(StoreError::HistoryGone(detail));
+        }
+        let limit = u32::try_from(FEED_CHANGES_MAX).unwrap_or(u32::MAX);
+        let rows = tx
+            .rows(
+                "select revision, kind, id, value from change where revision > $1 \
+                 order by revision limit $2",
+                [after.into(), limit.into()],
+            )
+            .await?;
+        let changes = rows.iter().map(change_of).collect::<Result<_, _>>()?;
+        let live = count_live(&mut tx, self.now().saturating_sub(LIVE_MS)).await?;
+        Ok(After { head, live, changes })
+    }
+
+    /// Gateways seen at or after a time.
+    pub(crate) async fn gateways_since(&self, at: u64) -> Result<u32, StoreError> {
+        let mut tx = self.database.read().await?;
+        count_live(&mut tx, at).await
+    }
+
+    /// The whole policy at one revision.
+    pub(crate) async fn snapshot(&self, live_gateways: u32) -> Result<Snapshot, StoreError> {
+        let mut tx = self.database.read().await?;
+        Ok(Snapshot {
+            history: self.history().to_owned(),
+            revision: head(&mut tx).await?,
+            pepper_id: self.pepper_id.to_string(),
+            live_gateways,
+            plans: all_plans(&mut tx).await?,
+            rollout: rollouts::active(&mut tx).await?,
+        })
+    }
+
+    /// What services keep.
+    pub(crate) async fn safety_limits(&self) -> Result<SafetyLimits, StoreError> {
+        let mut tx = self.database.read().await?;
+        let (revision, plans) = (head(&mut tx).await?, all_plans(&mut tx).await?);
+        Ok(SafetyLimits { revision, multiple: SAFETY_MULTIPLE, plans })
+    }
+
+    /// A page of gateways by id.
+    pub(crate) async fn gateways(
+        &self,
+        after: &str,
+        limit: u32,
+    ) -> Result<Page<GatewayObject>, StoreError> {
+        let live_since = self.now().saturating_sub(LIVE_MS);
+        let mut tx = self.database.read().await?;
+        let rows = tx
+            .rows(
+                "select id, boot, build, ops_url, routes, applied, rejected, seen_at from gateway \
+                 where id > $1 order by id limit $2",
+                [after.into(), (limit + 1).into()],
+            )
+            .await?;
+        let gateways =
+            rows.iter().map(|row| gateway_of(row, live_since)).collect::<Result<_, _>>()?;
+        Ok(page(gateways, limit, |gateway: &GatewayObject| gateway.id.clone()))
+    }
+
+    /// Forgets changes that are too old or too many; who stands before them reads the snapshot.
+    pub(crate) async fn forget_old_changes(&self) -> Result<u64, StoreError> {
+        let at = self.now().saturating_sub(CHANGES_KEPT_MS);
+        let mut tx = self.database.write().await?;
+        let upto = head(&mut tx).await?.saturating_sub(CHANGES_KEPT_MAX);
+        let forgotten = tx
+            .run("delete from change where at < $1 or revision <= $2", [at.into(), upto.into()])
+            .await?;
+        tx.commit().await?;
+        Ok(forgotten)
+    }
+}
+
+async fn head(tx: &mut Transaction) -> Result<u64, StoreError> {
+    let row = tx.row("select revision from head", []).await?;
+    Ok(row.map_or(Ok(0), |row| row.count("revision"))?)
+}
+
+async fn count_live(tx: &mut Transaction, since: u64) -> Result<u32, StoreError> {
+    let row =
+        tx.row("select count(*) as live from gateway where seen_at >= $1", [since.into()]).await?;
+    let live = row.map_or(Ok(0), |row| row.count("live"))?;
+    Ok(u32::try_from(live).unwrap_or(u32::MAX))
+}
+
+/// All plans as gateways are told them. A row that does not read is told as a plan without limits,
+/// which every gateway refuses: it hides no other plan, and never means unlimited.
+async fn all_plans(tx: &mut Transaction) -> Result<Vec<PlanValue>, StoreError> {
+    let rows = tx
+        .rows(
+            "select name, burst_capacity, burst_tokens, burst_per_us, sustained_capacity, \
+             sustained_tokens, sustained_per_us, unlimited, scope, failure, costs, labels, note, \
+             revision from plan order by name",
+            [],
+        )
+        .await?;
+    let mut plans = Vec::with_capacity(rows.len());
+    for row in &rows {
+        match plan_of(row) {
+            Ok(plan) => plans.push(plan.value()),
+            Err(error) => {
+                tracing::error!(%error, "told as an invalid plan");
+                plans.push(damaged(row)?);
+            }
+        }
+    }
+    Ok(plans)
+}
+
+fn damaged(row: &Row) -> Result<PlanValue, StoreError> {
+    Ok(PlanValue {
+        name: row.text("name")?,
+        burst: None,
+        sustained: None,
+        costs: Vec::new(),
+        scope: wire::plan::Scope::Client,
+        failure: "closed".to_owned(),
+        unlimited: false,
+        revision: row.count("revision")?,
+    })
+}
+
+fn change_of(row: &Row) -> Result<Change, StoreError> {
+    let id = row.text("id")?;
+    let kind = row.text("kind")?;
+    let gone = row.text_or_null("value")?.is_none();
+    let object = match kind.as_str() {
+        "plan" => Object::Plan { value: value_of::<PlanValue>(row, gone, "plan", &id)?, id },
+        "client" => {
+            Object::Client { value: value_of::<ClientValue>(row, gone, "client", &id)?, id }
+        }
+        "key" => Object::Key { value: value_of::<KeyValue>(row, gone, "key", &id)?, id },
+        "rollout" => {
+            Object::Rollout { value: value_of::<RolloutValue>(row, gone, "rollout", &id)?, id }
+        }
+        other => {
+            let reason = format!("a change has the unknown kind `{other}`");
+            return Err(StoreError::Damaged { kind: "change", id, reason });
+        }
+    };
+    Ok(Change { revision: row.count("revision")?, object })
+}
+
+fn value_of<T: serde::de::DeserializeOwned>(
+    row: &Row,
+    gone: bool,
+    kind: &'static str,
+    id: &str,
+) -> Result<Option<T>, StoreError> {
+    if gone { Ok(None) } else { json_of(row, "value", kind, id).map(Some) }
+}
+
+fn gateway_of(row: &Row, live_since: u64) -> Result<GatewayObject, StoreError> {
+    let id = row.text("id")?;
+    let seen_at = row.count("seen_at")?;
+    Ok(GatewayObject {
+        boot: row.text("boot")?,
+        build: row.text("build")?,
+        ops_url: row.text_or_null("ops_url")?,
+        routes: json_of(row, "routes", "gateway", &id)?,
+        applied: row.count("applied")?,
+        rejected: json_of(row, "rejected", "gateway", &id)?,
+        seen_at,
+        live: seen_at >= live_since,
+        id,
+    })
+}

@@ -1,0 +1,283 @@
+//! API keys: stored are hashes, shown is everything else.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use daemon::sql::{Row, Transaction, Value};
+use serde_json::json;
+use wire::client::plans::{Changed, KeyObject, Page};
+use wire::key::{ApiKey, KeyHash};
+use wire::policy::{FoundKey, KeyState, KeyValue, LookupAnswer, Object, SecretValue};
+
+use super::writing::{Told, Writing};
+use super::{Expect, PlanStore, Stamp, StoreError, clients, page, word, word_of};
+use crate::model::api_key::{KeyMove, KeySpec};
+use crate::model::client;
+
+const ONE: &str = "select id, client, env, state, expires_at, created_at, created_by, revision \
+    from api_key where id = $1";
+const PAGE: &str = "select id, client, env, state, expires_at, created_at, created_by, revision \
+    from api_key where id > $1 order by id limit $2";
+const PAGE_OF_CLIENT: &str = "select id, client, env, state, expires_at, created_at, created_by, \
+    revision from api_key where id > $1 and client = $3 order by id limit $2";
+
+/// Hashes that are looked up with one statement.
+const HASHES_AT_ONCE: usize = 100;
+const LOOKUP_ONE: &str = "select hash, key_id from api_key_secret where hash = $1";
+static LOOKUP_MANY: LazyLock<String> = LazyLock::new(|| {
+    let places: Vec<String> = (1..=HASHES_AT_ONCE).map(|place| format!("${place}")).collect();
+    format!("select hash, key_id from api_key_secret where hash in ({})", places.join(", "))
+});
+
+impl PlanStore {
+    /// One key.
+    pub(crate) async fn key(&self, id: &str) -> Result<KeyObject, StoreError> {
+        let mut tx = self.database.read().await?;
+        find(&mut tx, id).await?.ok_or_else(|| not_found(id))
+    }
+
+    /// A page of keys by id, or of one client's.
+    pub(crate) async fn keys(
+        &self,
+        client: Option<&str>,
+        after: &str,
+        limit: u32,
+    ) -> Result<Page<KeyObject>, StoreError> {
+        let mut tx = self.database.read().await?;
+        let place: [Value; 2] = [after.into(), (limit + 1).into()];
+        let rows = match client {
+            None => tx.rows(PAGE, place).await?,
+            Some(client) => {
+                tx.rows(PAGE_OF_CLIENT, place.into_iter().chain([client.into()])).await?
+            }
+        };
+        let keys = rows.iter().map(key_of).collect::<Result<_, _>>()?;
+        Ok(page(keys, limit, |key: &KeyObject| key.id.clone()))
+    }
+
+    /// Stores a new key's public part and hash.
+    pub(crate) async fn create_key(
+        &self,
+        spec: &KeySpec,
+        key: &ApiKey,
+        stamp: &Stamp,
+    ) -> Result<(u64, KeyObject), StoreError> {
+        let mut writing = self.begin(stamp).await?;
+        let client = spec.client.as_str();
+        if clients::find(&mut writing.tx, client).await?.is_none() {
+            return Err(clients::not_found(client));
+        }
+        let object = KeyObject {
+            id: key.id.clone(),
+            client: client.to_owned(),
+            env: spec.env,
+            state: KeyState::Active,
+            expires_at: spec.expires_at,
+            created_at: writing.now(),
+            created_by: stamp.actor.clone(),
+            revision: writing.next_revision(),
+        };
+        insert(&mut writing.tx, &object, &key.hash).await?;
+        record(&mut writing, "key create", &object, None).await?;
+        Ok((writing.commit().await?, object))
+    }
+
+    /// Revokes, disables or enables a key.
+    pub(crate) async fn move_key(
+        &self,
+        id: &str,
+        step: KeyMove,
+        expect: Expect,
+        stamp: &Stamp,
+    ) -> Result<Changed<KeyObject>, StoreError> {
+        let mut writing = self.begin(stamp).await?;
+        let found = find(&mut writing.tx, id).await?.ok_or_else(|| not_found(id))?;
+        expect.check("key", id, Some(found.revision))?;
+        let Some(state) = step.from(found.state) else {
+            return Err(StoreError::InUse(format!("the key `{id}` is revoked, which is final")));
+        };
+        let mut key = found.clone();
+        if state != found.state {
+            key.state = state;
+            key.revision = writing.next_revision();
+            let row = [word(state).into(), key.revision.into(), id.into()];
+            let update = "update api_key set state = $1, revision = $2 where id = $3";
+            writing.tx.run(update, row).await?;
+            record(&mut writing, step.command(), &key, Some(&found)).await?;
+        }
+        Ok(Changed { revision: writing.commit().await?, object: Some(key) })
+    }
+
+    /// Who shows these keys? All answers are as of one revision.
+    pub(crate) async fn lookup(&self, hashes: &[KeyHash]) -> Result<LookupAnswer, StoreError> {
+        let mut tx = self.database.read().await?;
+        let head = tx.row("select revision from head", []).await?;
+        let revision = head.map_or(Ok(0), |row| row.count("revision"))?;
+        let known = known_hashes(&mut tx, hashes).await?;
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for hash in hashes {
+            match known.get(hash.bytes().as_slice()) {
+                None => missing.push(*hash),
+                Some(id) => found.push(found_key(&mut tx, *hash, id).await?),
+            }
+        }
+        Ok(LookupAnswer { revision, found, missing })
+    }
+}
+
+fn not_found(id: &str) -> StoreError {
+    StoreError::NotFound { kind: "key", id: id.to_owned() }
+}
+
+async fn find(tx: &mut Transaction, id: &str) -> Result<Option<KeyObject>, StoreError> {
+    tx.row(ONE, [id.into()]).await?.as_ref().map(key_of).transpose()
+}
+
+async fn insert(tx: &mut Transaction, key: &KeyObject, hash: &KeyHash) -> Result<(), StoreError> {
+    let row = [
+        key.id.as_str().into(),
+        key.client.as_str().into(),
+        word(key.env).into(),
+        word(key.state).into(),
+        key.expires_at.into(),
+        key.created_at.into(),
+        key.created_by.as_str().into(),
+        key.revision.into(),
+    ];
+    tx.run(
+        "insert into api_key (id, client, env, state, expires_at, created_at, created_by, revision) \
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
+        row,
+    )
+    .await?;
+    let secret = [hash.bytes().to_vec().into(), key.id.as_str().into(), "weir".into()];
+    tx.run(
+        "insert into api_key_secret (hash, key_id, algorithm, valid_until) \
+         values ($1, $2, $3, null)",
+        secret,
+    )
+    .await?;
+    Ok(())
+}
+
+/// Puts a key into feed and audit; the audit never has its hashes.
+async fn record(
+    writing: &mut Writing<'_>,
+    command: &str,
+    key: &KeyObject,
+    before: Option<&KeyObject>,
+) -> Result<(), StoreError> {
+    let value = value_of(&mut writing.tx, key).await?;
+    let told = Told {
+        command,
+        kind: "key",
+        id: &key.id,
+        before: before.map(|before| json!(before)),
+        after: Some(json!(key)),
+    };
+    writing.record(&Object::Key { id: key.id.clone(), value: Some(value) }, told).await
+}
+
+/// Deletes a client's keys; refuses while one of them could still open.
+pub(super) async fn delete_revoked(
+    writing: &mut Writing<'_>,
+    client: &str,
+) -> Result<(), StoreError> {
+    let all = "select id, client, env, state, expires_at, created_at, created_by, revision \
+        from api_key where client = $1 order by id";
+    let rows = writing.tx.rows(all, [client.into()]).await?;
+    let keys: Vec<KeyObject> = rows.iter().map(key_of).collect::<Result<_, _>>()?;
+    let open = keys.iter().filter(|key| key.state != KeyState::Revoked).count();
+    if open > 0 {
+        let detail = format!("the client `{client}` has {open} keys that are not revoked");
+        return Err(StoreError::InUse(detail));
+    }
+    for key in keys {
+        writing.next_revision();
+        let id: [Value; 1] = [key.id.as_str().into()];
+        writing.tx.run("delete from api_key_secret where key_id = $1", id.clone()).await?;
+        writing.tx.run("delete from api_key where id = $1", id).await?;
+        let told = Told {
+            command: "client delete",
+            kind: "key",
+            id: &key.id,
+            before: Some(json!(key)),
+            after: None,
+        };
+        writing.record(&Object::Key { id: key.id.clone(), value: None }, told).await?;
+    }
+    Ok(())
+}
+
+async fn known_hashes(
+    tx: &mut Transaction,
+    hashes: &[KeyHash],
+) -> Result<BTreeMap<Vec<u8>, String>, StoreError> {
+    let mut known = BTreeMap::new();
+    for some in hashes.chunks(HASHES_AT_ONCE) {
+        let Some(first) = some.first() else { continue };
+        let value = |hash: &KeyHash| Value::from(hash.bytes().to_vec());
+        let rows = if some.len() == 1 {
+            tx.rows(LOOKUP_ONE, [value(first)]).await?
+        } else {
+            // The statement has a fixed number of places; the first hash fills what is left.
+            let padded = some.iter().chain(std::iter::repeat(first)).take(HASHES_AT_ONCE);
+            tx.rows(LOOKUP_MANY.as_str(), padded.map(value).collect::<Vec<_>>()).await?
+        };
+        for row in rows {
+            known.insert(row.bytes("hash")?, row.text("key_id")?);
+        }
+    }
+    Ok(known)
+}
+
+async fn found_key(tx: &mut Transaction, hash: KeyHash, id: &str) -> Result<FoundKey, StoreError> {
+    let key = find(tx, id).await?.ok_or_else(|| not_found(id))?;
+    let owner = clients::find(tx, &key.client).await?;
+    let owner = owner.ok_or_else(|| clients::not_found(&key.client))?;
+    Ok(FoundKey { hash, key: value_of(tx, &key).await?, client: client::value(&owner) })
+}
+
+/// As gateways are told it.
+async fn value_of(tx: &mut Transaction, key: &KeyObject) -> Result<KeyValue, StoreError> {
+    let rows = tx
+        .rows(
+            "select hash, valid_until from api_key_secret where key_id = $1 order by hash",
+            [key.id.as_str().into()],
+        )
+        .await?;
+    let mut secrets = Vec::new();
+    for row in rows {
+        let bytes: [u8; 32] =
+            row.bytes("hash")?.try_into().map_err(|_not_32| StoreError::Damaged {
+                kind: "key",
+                id: key.id.clone(),
+                reason: "a hash is not 32 bytes long".to_owned(),
+            })?;
+        let valid_until = row.count_or_null("valid_until")?;
+        secrets.push(SecretValue { hash: KeyHash::from_bytes(bytes), valid_until });
+    }
+    Ok(KeyValue {
+        id: key.id.clone(),
+        client: key.client.clone(),
+        env: key.env,
+        state: key.state,
+        expires_at: key.expires_at,
+        secrets,
+        revision: key.revision,
+    })
+}
+
+fn key_of(row: &Row) -> Result<KeyObject, StoreError> {
+    let id = row.text("id")?;
+    Ok(KeyObject {
+        client: row.text("client")?,
+        env: word_of(row, "env", "key", &id)?,
+        state: word_of(row, "state", "key", &id)?,
+        expires_at: row.count_or_null("expires_at")?,
+        created_at: row.count("created_at")?,
+        created_by: row.text("created_by")?,
+        revision: row.count("revision")?,
+        id,
+    })
+}

@@ -1,0 +1,89 @@
+//! Who may call what: the table is tried as a whole, so a route without a guard fails here.
+
+use plans_api::{Needs, ROUTES};
+use serde_json::{Value, json};
+use wire::client::plans::Role;
+use wire::client::{Call, Method};
+
+use crate::api::{Api, refusal, told};
+
+fn call(method: &str, path: &str) -> Call {
+    let path = path.replace("{name}", "none").replace("{id}", "none");
+    let call = Call::new(method.parse::<Method>().unwrap(), path);
+    if method == "GET" { call } else { call.json(&json!({})) }
+}
+
+#[tokio::test]
+async fn every_route_refuses_no_token_a_wrong_one_and_a_role_that_is_too_small() {
+    let api = Api::sqlite().await;
+    let by_role = [
+        (Role::Viewer, &api.viewer),
+        (Role::Operator, &api.operator),
+        (Role::Admin, &api.admin),
+        (Role::Gateway, &api.gateway),
+        (Role::Service, &api.service),
+    ];
+    for route in ROUTES {
+        let name = format!("{} {}", route.method, route.path);
+        let nobody = api.raw(None).send::<Value>(call(route.method, route.path)).await;
+        assert_eq!(told(nobody), (401, "token_missing"), "{name}");
+        let mut refused = 0;
+        for (role, client) in by_role {
+            let answer = client.http().send::<Value>(call(route.method, route.path)).await;
+            if route.needs.lets_in(role) {
+                let let_in = answer.as_ref().err().and_then(|error| error.refused());
+                let status = let_in.map_or(200, |body| body.status);
+                assert!(![401, 403].contains(&status), "{name} shuts out {role:?}");
+            } else {
+                assert_eq!(told(answer), (403, "role_too_small"), "{name} lets {role:?} in");
+                refused += 1;
+            }
+        }
+        assert!(refused > 0, "{name} is open to everybody");
+    }
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn the_table_gives_programs_nothing_but_their_own_routes() {
+    let of = |role: Role| {
+        let routes = ROUTES.iter().filter(|route| route.needs.lets_in(role));
+        routes.map(|route| route.path).collect::<Vec<_>>()
+    };
+    assert_eq!(of(Role::Gateway), ["/v1/keys:lookup", "/v1/feed", "/v1/snapshot"]);
+    assert_eq!(of(Role::Service), ["/v1/safety-limits"]);
+    assert_eq!(of(Role::Bootstrap), ["/v1/tokens"]);
+    for route in ROUTES.iter().filter(|route| route.method != "GET") {
+        assert!(!route.needs.lets_in(Role::Viewer), "a viewer changes nothing: {}", route.path);
+    }
+    let admins = ROUTES.iter().filter(|route| route.path.starts_with("/v1/tokens"));
+    assert!(admins.clone().count() == 3);
+    for route in admins {
+        assert!(matches!(route.needs, Needs::Admin | Needs::AdminOrBootstrap), "{}", route.path);
+    }
+}
+
+#[tokio::test]
+async fn ten_failed_tokens_close_the_door_for_a_while() {
+    let api = Api::sqlite().await;
+    let plans = || Call::get("/v1/plans");
+    let known = api.bootstrap_token.rsplit_once('_').unwrap().0;
+    let mut told_to_wait = None;
+    // A minute may end meanwhile, so more than ten may be let through to the check.
+    for attempt in 0..25 {
+        let guess = format!("{known}_{attempt}");
+        let body = refusal(api.raw(Some(&guess)).send::<Value>(plans()).await);
+        match body.status {
+            401 => assert_eq!(body.code.name(), "token_invalid"),
+            _ => {
+                told_to_wait = Some((attempt, body));
+                break;
+            }
+        }
+    }
+    let (attempt, body) = told_to_wait.expect("somebody who guesses is stopped");
+    assert!(attempt >= 10, "stopped after {attempt}");
+    assert_eq!((body.status, body.code.name()), (429, "too_many_attempts"));
+    assert!(body.request_id.is_some_and(|id| !id.is_empty()));
+    api.stop().await;
+}
