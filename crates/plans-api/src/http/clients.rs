@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
+use wire::client::plans::ClientObject;
 use wire::client::{Call, Client, ClientError, segment};
 use wire::error::{ErrorBody, ErrorCode};
 use wire::strict::Problems;
@@ -106,8 +107,8 @@ pub(super) async fn inspect(
     ask: Ask,
     Part(id): Part,
 ) -> Result<Response, ApiError> {
-    ask.only(&[])?;
-    app.store.client(&id).await?;
+    ask.only(&["key"])?;
+    let client = app.store.client(&id).await?;
     let Some(token) = &app.operations_token else {
         let detail = "plans-api was started without the gateways' operations token";
         return Err(ErrorBody::new(ErrorCode::GatewayUnreachable, detail)
@@ -116,7 +117,7 @@ pub(super) async fn inspect(
     };
     let mut reasons = Vec::new();
     for (gateway, url) in live_gateways(&app).await? {
-        match ask_gateway(&url, token, &id).await {
+        match ask_gateway(&url, token, &client, ask.param("key")).await {
             Ok(Value::Object(mut standing)) => {
                 standing.insert("gateway".to_owned(), json!(gateway));
                 return answer(&standing, None);
@@ -152,7 +153,18 @@ async fn live_gateways(app: &App) -> Result<Vec<(String, String)>, ApiError> {
     Ok(live)
 }
 
-async fn ask_gateway(url: &str, token: &str, id: &str) -> Result<Value, ClientError> {
-    let call = Call::get(format!("/limits/{}", segment(id))).deadline(GATEWAY_DEADLINE);
+/// Tells the gateway the client's terms, so it need not have seen the client before.
+async fn ask_gateway(
+    url: &str,
+    token: &str,
+    client: &ClientObject,
+    key: Option<&str>,
+) -> Result<Value, ClientError> {
+    let call = Call::get(format!("/limits/{}", segment(&client.id)))
+        .query("plan", client.plan.clone())
+        .query("revision", client.revision.to_string())
+        .query("reset_revision", client.reset_revision.to_string())
+        .maybe("key", key)
+        .deadline(GATEWAY_DEADLINE);
     Client::new(url, Some(token))?.send(call).await
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use axum::Json;
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
@@ -69,7 +69,9 @@ pub(crate) const OPERATIONS_TOKEN: &str = "operations-secret";
 pub(crate) async fn operations_port() -> String {
     let router = Router::new().route(
         "/limits/{client}",
-        get(|Path(client): Path<String>, headers: HeaderMap| async move {
+        get(|Path(client): Path<String>, uri: Uri, headers: HeaderMap| async move {
+            let told = uri.query().unwrap_or_default();
+            assert!(told.contains("plan=") && told.contains("revision="), "{told}");
             assert_eq!(headers["authorization"], format!("Bearer {OPERATIONS_TOKEN}").as_str());
             Json(json!({ "client": client, "burst": { "level": 7, "capacity": 10 } }))
         }),
