@@ -122,7 +122,7 @@ impl Ticket {
         let PlanLimits::Limited(limits) = decided.plan.as_ref()?.limits else { return None };
         match decided.rule.phase {
             Phase::Off | Phase::Shadow => None,
-            Phase::Enforce => Some(told(decision, &limits)),
+            Phase::Enforce => Some(told(decision, decided.cost.get(), &limits)),
         }
     }
 }
@@ -136,13 +136,13 @@ impl Drop for Ticket {
     }
 }
 
-fn told(decision: &Decision, limits: &Limits) -> Told {
+fn told(decision: &Decision, cost: u64, limits: &Limits) -> Told {
     // A store that has seen a newer plan than this edge answers under that one.
     let limits = decision.standing.map_or(*limits, |standing| standing.plan.limits);
     Told {
         burst: told_limit("burst", limits.burst),
         sustained: limits.sustained.map(|limit| told_limit("sustained", limit)),
-        tightest: tightest(decision, &limits),
+        tightest: tightest(decision, cost, &limits),
     }
 }
 
@@ -150,7 +150,7 @@ fn told_limit(name: &'static str, limit: Limit) -> ToldLimit {
     ToldLimit { name, capacity: limit.capacity().get(), window_s: limit.window().map(seconds) }
 }
 
-fn tightest(decision: &Decision, limits: &Limits) -> ToldTightest {
+fn tightest(decision: &Decision, cost: u64, limits: &Limits) -> ToldTightest {
     let left = |levels: Option<Levels>| match decision.outcome {
         Outcome::Allowed { remaining } => remaining.min(limits.smallest_capacity()),
         Outcome::Denied { .. } => levels.map_or(0, |levels| levels.available(limits)),
@@ -160,12 +160,31 @@ fn tightest(decision: &Decision, limits: &Limits) -> ToldTightest {
     };
     let levels = standing.levels;
     let (name, level, limit) = match limits.sustained {
-        Some(limit) if levels.sustained.tokens < levels.burst.tokens => {
+        Some(limit) if sustained_binds(decision, cost, levels, limits.burst, limit) => {
             ("sustained", levels.sustained, limit)
         }
         Some(_) | None => ("burst", levels.burst, limits.burst),
     };
     ToldTightest { name, remaining: left(Some(levels)), reset_s: until_full(level, limit) }
+}
+
+/// Whether the sustained limit is what a caller meets next. A denial is told by what it waits for:
+/// its levels may be those of an earlier reply, when both were empty.
+fn sustained_binds(
+    decision: &Decision,
+    cost: u64,
+    levels: Levels,
+    burst: Limit,
+    sustained: Limit,
+) -> bool {
+    match decision.outcome {
+        Outcome::Allowed { .. } => levels.sustained.tokens < levels.burst.tokens,
+        Outcome::Denied { .. } => {
+            let never = Duration::MAX;
+            let wait = |level: Level, limit| level.time_until(cost, limit).unwrap_or(never);
+            wait(levels.burst, burst) < wait(levels.sustained, sustained)
+        }
+    }
 }
 
 fn until_full(level: Level, limit: Limit) -> Option<u64> {

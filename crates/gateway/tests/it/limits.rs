@@ -116,6 +116,8 @@ async fn c07_the_tightest_limit_is_the_one_told() {
     assert_eq!(denied.status, 429);
     let wait: u64 = denied.header("retry-after").parse().unwrap();
     assert!((1..=360).contains(&wait), "{wait}");
+    assert_eq!(denied.header("x-ratelimit-limit"), "10", "the long limit is what refuses");
+    assert!(denied.header("ratelimit").starts_with("\"sustained\";r=0"));
 }
 
 #[tokio::test]
