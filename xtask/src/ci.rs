@@ -1,0 +1,196 @@
+//! Exactly what the robot runs, in the order in which a mistake shows soonest.
+//!
+//! Each lab command is run in its short form, then once per planted fault ("sabotage"): a judge
+//! that passes a planted fault is broken, so the run must then fail, and by the figure meant.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::run;
+
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: &[Step] = &[
+    ("fmt", fmt),
+    ("clippy", clippy),
+    ("tidy", crate::tidy::command),
+    ("docs", docs),
+    ("test", || crate::test::command(&[])),
+    ("lab", lab),
+];
+
+/// Builds with fewer features than the workspace has as a whole: what others build.
+const SLIM: &[&[&str]] = &[
+    &["limiter-core", "--no-default-features"],
+    &["limiter-core", "--no-default-features", "--features", "limiter"],
+    &["admin-cli", "--no-default-features"],
+];
+
+/// A lab command that judges what exists.
+struct Experiment {
+    /// Its short form.
+    words: &'static [&'static str],
+    /// Faults to plant in what it judges, each with the figure that must then fail.
+    planted: &'static [(&'static str, &'static str)],
+}
+
+const LAB: &[Experiment] = &[
+    Experiment {
+        words: &["differential", "--steps", "100000"],
+        // It plants its other faults by itself, in every run.
+        planted: &[("partial-debit", "differences"), ("time-runs-back", "differences")],
+    },
+    Experiment {
+        words: &["incident", "--quick"],
+        planted: &[
+            ("per-gateway-buckets", "admitted_over_contract_enforced"),
+            ("no-safety-limit", "safety_fleet_over_ten_plans"),
+            ("second-door", "refused_reached_service"),
+            ("silent-control-plane", "plan_change_seconds"),
+        ],
+    },
+];
+
+/// Runs `ci [--only NAMES]`.
+pub(crate) fn command(arguments: &[&str]) -> Result<()> {
+    let chosen = match arguments {
+        [] => STEPS.to_vec(),
+        ["--only", names] => choose(names)?,
+        _ => bail!("ci knows only --only STEP,STEP"),
+    };
+    for (name, step) in chosen {
+        println!("── {name}");
+        #[expect(clippy::disallowed_methods, reason = "tells a person how long a step took")]
+        let begin = Instant::now();
+        step().with_context(|| format!("step {name}"))?;
+        println!("── {name}: ok, {} s", begin.elapsed().as_secs());
+    }
+    Ok(())
+}
+
+fn choose(names: &str) -> Result<Vec<Step>> {
+    let known = || STEPS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    names
+        .split(',')
+        .map(|name| {
+            let step = STEPS.iter().find(|(step, _)| *step == name).copied();
+            step.with_context(|| format!("there is no step `{name}`; there are {}", known()))
+        })
+        .collect()
+}
+
+fn fmt() -> Result<()> {
+    run::must_succeed(run::cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Result<()> {
+    let words = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    run::must_succeed(run::cargo().args(words))?;
+    for features in SLIM {
+        let words = ["clippy", "--locked", "-p"];
+        let strict = ["--", "-D", "warnings"];
+        run::must_succeed(run::cargo().args(words).args(*features).args(strict))?;
+    }
+    Ok(())
+}
+
+fn docs() -> Result<()> {
+    let words = ["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"];
+    run::must_succeed(run::cargo().args(words).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn lab() -> Result<()> {
+    for experiment in LAB {
+        let (verdict, success) = judged(experiment, &[])?;
+        ensure!(
+            verdict.ok && success,
+            "`cargo lab {}` is not ok: {}",
+            experiment.words.join(" "),
+            verdict.failed.join(", ")
+        );
+        for (fault, figure) in experiment.planted {
+            let (verdict, success) = judged(experiment, &["--sabotage", fault])?;
+            ensure!(
+                !success && verdict.sees(figure),
+                "`cargo lab {} --sabotage {fault}` must fail by `{figure}`, not by: {}",
+                experiment.words.join(" "),
+                verdict.failed.join(", ")
+            );
+            println!("   the planted fault {fault} is seen");
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq)]
+struct Verdict {
+    ok: bool,
+    /// Figures that are not as they must be.
+    failed: Vec<String>,
+}
+
+impl Verdict {
+    /// Whether a planted fault was seen for what it is: a run that broke off has seen nothing.
+    fn sees(&self, figure: &str) -> bool {
+        let named = |name: &str| self.failed.iter().any(|failed| failed == name);
+        !self.ok && named(figure) && !named("broken")
+    }
+}
+
+/// Runs a lab command; its verdict and whether it exited with 0.
+fn judged(experiment: &Experiment, more: &[&str]) -> Result<(Verdict, bool)> {
+    let mut command = run::cargo();
+    command.arg("lab").args(experiment.words).arg("--json").args(more);
+    let line = run::line_of(&command);
+    println!("$ {line}");
+    let output = run::output(&mut command)?;
+    print!("{}", output.text);
+    let verdict = verdict_of(&output.text).with_context(|| format!("`{line}` gave no verdict"))?;
+    Ok((verdict, output.success))
+}
+
+fn verdict_of(text: &str) -> Result<Verdict> {
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let object: Value = serde_json::from_str(last).context("the last line is no JSON")?;
+    let ok = object.get("ok").and_then(Value::as_bool).context("`ok` is missing")?;
+    let failed = object.get("failed").and_then(Value::as_array).context("`failed` is missing")?;
+    let names = failed.iter().filter_map(Value::as_str).map(str::to_owned);
+    Ok(Verdict { ok, failed: names.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_chosen_by_name_and_a_wrong_name_is_told() {
+        let names: Vec<_> = choose("tidy,fmt").unwrap().iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["tidy", "fmt"]);
+        let error = choose("fmt,test,deploy").unwrap_err().to_string();
+        assert!(error.contains("`deploy`"), "{error}");
+    }
+
+    #[test]
+    fn a_verdict_is_the_last_line_and_a_crash_is_none() {
+        let text = "a table\n{\"ok\":true,\"failed\":[]}\n{\"ok\":false,\"failed\":[\"x\"]}\n\n";
+        let verdict = verdict_of(text).unwrap();
+        assert_eq!(verdict, Verdict { ok: false, failed: vec!["x".to_owned()] });
+        assert!(verdict_of("thread 'main' panicked").is_err());
+        assert!(verdict_of("").is_err());
+        assert!(verdict_of("{\"fine\":true}").is_err());
+    }
+
+    #[test]
+    fn a_planted_fault_is_seen_by_its_own_figure_only() {
+        let verdict = |ok, failed: &[&str]| Verdict {
+            ok,
+            failed: failed.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        assert!(verdict(false, &["x", "y"]).sees("y"));
+        assert!(!verdict(true, &[]).sees("y"), "it cannot fail");
+        assert!(!verdict(false, &["x"]).sees("y"), "it failed for another reason");
+        assert!(!verdict(false, &["y", "broken"]).sees("y"), "it broke off");
+    }
+}
