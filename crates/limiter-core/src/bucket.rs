@@ -4,9 +4,9 @@
 //! and the oracle of the shadow gate. Change it and the script together: the differential test
 //! fails if they differ in a reply or in a stored state.
 //!
-//! Why it is safe (design: limiter, section 2): levels refill only up to capacity − outstanding,
-//! under the outstanding sum *before* the call settles anything. So level + outstanding never
-//! passes the capacity, and what gateways hold can never add itself to a full bucket.
+//! Why it is safe: levels refill only up to capacity − outstanding, under the outstanding sum
+//! *before* the call settles anything. So level + outstanding never passes the capacity, and what
+//! gateways hold can never add itself to a full bucket.
 //!
 //! All values stay below 2⁵³ ([`Limit::new`] sees to it), so that the script's doubles are exact.
 
@@ -94,7 +94,7 @@ fn generation_of(at: Timestamp) -> u64 {
     at.us() / GENERATION_US
 }
 
-/// A call half-way; each step of the design is one method.
+/// A call half-way; each step is one method, in the order in which `apply` names them.
 struct Work<'a> {
     state: State,
     request: &'a Request,
@@ -170,7 +170,8 @@ impl<'a> Work<'a> {
         self.state.at = to;
     }
 
-    /// A newer plan keeps what was used: more capacity is room at once, less clamps the level.
+    /// A newer plan keeps what was used: more capacity is room at once, less clamps the level, and
+    /// no debt is deeper than the new plan allows (deeper could not be counted exactly).
     fn adopt_plan(&mut self) {
         let plan = self.request.plan;
         let old = self.state.plan;
@@ -229,7 +230,7 @@ impl<'a> Work<'a> {
             if self.strike(lease) {
                 settled.held = lease.held;
                 back += lease.returned;
-                self.changed |= lease.counted > 0;
+                self.changed |= lease.counted > 0 || lease.held > 0;
             } else {
                 settled.dead = true;
             }
@@ -388,8 +389,9 @@ fn change_level(level: &mut Level, old: Option<Limit>, new: Option<Limit>) {
     if old.map(Limit::refill) != new.map(Limit::refill) {
         level.remainder = 0;
     }
-    if new.is_none() {
-        *level = Level::default();
+    match new {
+        Some(limit) => level.tokens = level.tokens.max(-limit.debt_floor().cast_signed()),
+        None => *level = Level::default(),
     }
 }
 
@@ -401,7 +403,8 @@ fn clamp_level(level: &mut Level, limit: Limit, seen: i64, elapsed: u64) -> bool
     } else {
         most.min(elapsed * tokens / per_us + 1)
     };
-    let bound = seen.saturating_add(earned.cast_signed());
+    let lowest = -limit.debt_floor().cast_signed();
+    let bound = seen.saturating_add(earned.cast_signed()).max(lowest);
     let clamped = level.tokens > bound;
     if clamped {
         *level = Level { tokens: bound, remainder: 0 };

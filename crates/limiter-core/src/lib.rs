@@ -36,7 +36,7 @@ mod limiter; // start here: one question in, one decision out
 #[cfg(feature = "testkit")]
 pub mod testkit; // for people who write their own store
 
-pub use breaker::Breaker;
+pub use breaker::{Breaker, Pass};
 pub use call::{
     Found, GENERATION_US, LeaseReport, Level, Levels, Owed, PlanNumbers, PlanVersion, Reply,
     Request, Witness,

@@ -1,0 +1,54 @@
+//! The script in a real Redis, with the time given: for tests that need both.
+
+use redis::{Connection, RedisResult};
+
+use super::build::Script;
+use crate::call::{Reply, Request};
+use crate::key::BucketKey;
+use crate::store::redis::command;
+use crate::time::Timestamp;
+
+/// Buckets in a Redis whose time the caller tells.
+pub struct TimedRedis {
+    connection: Connection,
+    digest: String,
+}
+
+impl std::fmt::Debug for TimedRedis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TimedRedis")
+    }
+}
+
+impl TimedRedis {
+    /// Teaches `script` to the server behind `connection`.
+    pub fn new(mut connection: Connection, script: &Script) -> RedisResult<TimedRedis> {
+        let digest = super::load(&mut connection, script.plain())?;
+        Ok(TimedRedis { connection, digest })
+    }
+
+    /// One call at `now`.
+    ///
+    /// # Panics
+    /// If the script's reply is malformed.
+    pub fn call(
+        &mut self,
+        key: &BucketKey,
+        request: &Request,
+        now: Timestamp,
+    ) -> RedisResult<Reply> {
+        let (seconds, us) = (now.us() / 1_000_000, now.us() % 1_000_000);
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.digest).arg(3).arg(key.to_string()).arg(seconds).arg(us);
+        for number in command::arguments(request) {
+            call.arg(number);
+        }
+        let numbers: Vec<i64> = call.query(&mut self.connection)?;
+        Ok(command::reply(&numbers, request).expect("the script's reply fits"))
+    }
+
+    /// How long the key lives on, in milliseconds, as Redis' `PTTL` tells it.
+    pub fn lifetime_ms(&mut self, key: &BucketKey) -> RedisResult<i64> {
+        redis::cmd("PTTL").arg(key.to_string()).query(&mut self.connection)
+    }
+}

@@ -1,0 +1,304 @@
+//! Faults that users of other limiters met, restated for this one. The list is in `tests/CASES.md`;
+//! here are the cases that are a matter of arithmetic and of the script. Each runs on both stores,
+//! at times that the test tells, unless it says otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use limiter_core::store::BucketStore;
+use limiter_core::store::memory::MemoryStore;
+use limiter_core::testkit::ManualClock;
+use limiter_core::testkit::differential::{Script, TimedRedis};
+use limiter_core::{
+    BucketKey, Capacity, Cost, Limit, LimitError, Limits, PlanNumbers, PlanVersion, RefillRate,
+    Reply, Request, ScopeId, Timestamp, VersionSource, Wait,
+};
+
+use crate::server::{Server, until};
+
+const START_US: u64 = 1_800_000_000_000_000;
+
+/// A store at a told time.
+enum Bed {
+    Embedded { store: Box<MemoryStore>, clock: Arc<ManualClock> },
+    Redis { redis: TimedRedis, _server: Server },
+}
+
+impl Bed {
+    fn both() -> [Bed; 2] {
+        let clock = Arc::new(ManualClock::default());
+        let store = Box::new(MemoryStore::new(clock.clone()));
+        let server = Server::start();
+        let redis = TimedRedis::new(server.connection(), &Script::as_shipped()).unwrap();
+        [Bed::Embedded { store, clock }, Bed::Redis { redis, _server: server }]
+    }
+
+    async fn call(&mut self, request: Request, at_us: u64) -> Reply {
+        let now = Timestamp::from_us(START_US + at_us);
+        match self {
+            Bed::Embedded { store, clock } => {
+                clock.set(now);
+                store.call(&key(), &request).await.unwrap()
+            }
+            Bed::Redis { redis, .. } => redis.call(&key(), &request, now).unwrap(),
+        }
+    }
+
+    /// One request of `cost`.
+    async fn take(&mut self, plan: PlanNumbers, cost: u64, at_us: u64) -> Reply {
+        self.call(Request::take(plan, cost, cost), at_us).await
+    }
+
+    /// How many of `count` requests of one token are granted.
+    async fn burst(&mut self, plan: PlanNumbers, count: usize, at_us: u64) -> usize {
+        let mut granted = 0;
+        for _ in 0..count {
+            granted += usize::from(self.take(plan, 1, at_us).await.granted == 1);
+        }
+        granted
+    }
+}
+
+fn key() -> BucketKey {
+    BucketKey::new(VersionSource::ControlPlane, ScopeId::Client("acme"))
+}
+
+fn limit(capacity: u64, rate: &str) -> Limit {
+    Limit::new(Capacity::new(capacity).unwrap(), rate.parse().unwrap()).unwrap()
+}
+
+fn plan(version: u64, capacity: u64, rate: &str) -> PlanNumbers {
+    let limits = Limits::burst_only(limit(capacity, rate));
+    PlanNumbers { version: PlanVersion(version), limits }
+}
+
+/// Seconds as a header tells them.
+fn retry_after(reply: &Reply, cost: u64) -> Option<u64> {
+    match reply.wait(cost) {
+        Wait::Until(wait) => {
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            Some(seconds.max(1))
+        }
+        Wait::Never => None,
+    }
+}
+
+const MS: u64 = 1_000;
+const S: u64 = 1_000_000;
+
+#[tokio::test]
+async fn c01_waits_below_a_second_are_not_shown_as_zero_and_no_step_is_lost_to_rounding() {
+    for mut bed in Bed::both() {
+        let ten = plan(2, 10, "10/s");
+        assert_eq!(bed.burst(ten, 10, 0).await, 10);
+        let denied = bed.take(ten, 1, 0).await;
+        assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 0));
+        assert_eq!(denied.wait(1), Wait::Until(Duration::from_millis(100)));
+        assert_eq!(retry_after(&denied, 1), Some(1));
+    }
+    for mut bed in Bed::both() {
+        let slow = plan(2, 1, "1/10s");
+        assert_eq!(bed.take(slow, 1, 0).await.granted, 1);
+        for second in 1..10 {
+            let denied = bed.take(slow, 1, second * S).await;
+            assert_eq!(denied.granted, 0, "{second} s");
+            assert_eq!(denied.wait(1), Wait::Until(Duration::from_secs(10 - second)));
+        }
+        assert_eq!(bed.take(slow, 1, 10 * S - 1).await.granted, 0);
+        assert_eq!(bed.take(slow, 1, 10 * S).await.granted, 1);
+    }
+}
+
+#[tokio::test]
+async fn c02_rates_above_one_per_millisecond_are_exact() {
+    for mut bed in Bed::both() {
+        let fast = plan(2, 20, "1500/s");
+        assert_eq!(bed.burst(fast, 21, 0).await, 20);
+        let peek = bed.call(Request::peek(fast), 0).await;
+        assert_eq!(peek.found, limiter_core::Found::Known, "the bucket is stored");
+        assert_eq!(retry_after(&peek, 1), Some(1));
+        assert_eq!(bed.burst(fast, 30, 10 * MS).await, 15);
+    }
+}
+
+#[tokio::test]
+async fn c03_the_largest_numbers_pass_the_store_exactly_and_larger_ones_are_refused() {
+    let too_large = Capacity::new(1_000_000_000_000_000);
+    assert_eq!(too_large.unwrap_err().code(), "capacity_out_of_range");
+    let too_fast = RefillRate::per_second(1_000_000_000_000);
+    assert_eq!(too_fast.unwrap_err().code(), "refill_out_of_range");
+    for mut bed in Bed::both() {
+        for (capacity, rate) in
+            [(1_000_000_000_000, "1000000000/s"), (123_456_789_012, "1000000000/s")]
+        {
+            let version = capacity % 1_000;
+            let largest = plan(2 + version, capacity, rate);
+            let full =
+                bed.call(Request { reset: largest.version, ..Request::take(largest, 0, 0) }, 0);
+            let full = full.await.levels.burst.tokens;
+            let reply = bed.take(largest, 1, 0).await;
+            assert_eq!(reply.levels.burst.tokens, full - 1);
+            assert_eq!(bed.take(largest, 2, 0).await.levels.burst.tokens, full - 3);
+        }
+    }
+}
+
+#[tokio::test]
+async fn c04_a_bucket_lives_until_it_is_full_and_little_longer() {
+    let server = Server::start();
+    let mut redis = TimedRedis::new(server.connection(), &Script::as_shipped()).unwrap();
+    let now = Timestamp::from_us(START_US);
+    let take = Request::take(plan(2, 1, "3/s"), 1, 1);
+    assert_eq!(redis.call(&key(), &take, now).unwrap().granted, 1);
+    let after_a_grant = redis.lifetime_ms(&key()).unwrap();
+    assert!(after_a_grant <= 2_000, "{after_a_grant} ms");
+    assert_eq!(redis.call(&key(), &take, now).unwrap().granted, 0, "in the same microsecond");
+    let after_a_denial = redis.lifetime_ms(&key()).unwrap();
+    assert!((334..=2_000).contains(&after_a_denial), "{after_a_denial} ms");
+
+    let admin = std::cell::RefCell::new(server.connection());
+    until("no key is left", || {
+        let keys: i64 = redis::cmd("DBSIZE").query(&mut *admin.borrow_mut()).unwrap();
+        keys == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn c05_a_denial_takes_nothing_and_what_can_never_fit_is_never_promised() {
+    for mut bed in Bed::both() {
+        let ten = plan(2, 10, "1/s");
+        assert_eq!(bed.take(ten, 8, 0).await.granted, 8);
+        let denied = bed.take(ten, 5, 0).await;
+        assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 2));
+        assert_eq!(retry_after(&denied, 5), Some(3));
+        if let Bed::Redis { redis, .. } = &mut bed {
+            let lifetime = redis.lifetime_ms(&key()).unwrap();
+            assert!((8_000..=12_000).contains(&lifetime), "{lifetime} ms");
+        }
+        assert_eq!(bed.take(ten, 2, 0).await.granted, 2, "the two are still there");
+    }
+    for mut bed in Bed::both() {
+        let ten = plan(2, 10, "1/s");
+        let never = bed.take(ten, 11, 0).await;
+        assert_eq!((never.granted, never.wait(11)), (0, Wait::Never));
+        assert_eq!(never.levels.burst.tokens, 10);
+        assert_eq!(bed.take(ten, 10, 0).await.levels.burst.tokens, 0);
+    }
+    for mut bed in Bed::both() {
+        let daily = plan(2, 1, "1/d");
+        let never = bed.take(daily, 200_000_000, 0).await;
+        assert_eq!((never.granted, never.wait(200_000_000)), (0, Wait::Never));
+        assert_eq!(never.levels.burst.tokens, 1);
+    }
+    let limits = plan(2, 10, "1/s").limits;
+    assert!(limits.check_cost(Cost::new(11).unwrap()).is_err());
+}
+
+#[tokio::test]
+async fn c06_a_cut_plan_rules_at_once_and_neither_strands_nor_sinks_the_bucket() {
+    for mut bed in Bed::both() {
+        assert_eq!(bed.take(plan(2, 1_000, "1/s"), 100, 0).await.levels.burst.tokens, 900);
+        let cut = plan(4, 10, "1/s");
+        assert_eq!(bed.call(Request::peek(cut), 0).await.levels.burst.tokens, 10);
+        for left in (0..10).rev() {
+            let reply = bed.take(cut, 1, 0).await;
+            assert_eq!((reply.granted, reply.levels.burst.tokens), (1, left));
+        }
+        assert_eq!(bed.burst(cut, 2, 0).await, 0);
+        let old = bed.take(plan(2, 1_000, "1/s"), 1, 0).await;
+        assert_eq!((old.granted, old.plan), (0, cut), "an older plan does not come back");
+    }
+    for mut bed in Bed::both() {
+        assert_eq!(bed.take(plan(2, 1_000, "1000/s"), 1_000, 0).await.granted, 1_000);
+        let cut = plan(4, 10, "10/s");
+        assert_eq!(bed.burst(cut, 10, S).await, 10);
+        let denied = bed.take(cut, 1, S).await;
+        assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 0));
+        assert_eq!(retry_after(&denied, 1), Some(1));
+    }
+}
+
+#[tokio::test]
+async fn c07_a_request_that_one_bucket_refuses_takes_from_neither() {
+    let sustained = Some(limit(10, "10/3600s"));
+    let limits = Limits { burst: limit(2, "2/s"), sustained };
+    let both = PlanNumbers { version: PlanVersion(2), limits };
+    for mut bed in Bed::both() {
+        assert_eq!(bed.burst(both, 2, 0).await, 2);
+        for _ in 0..8 {
+            let denied = bed.take(both, 1, 0).await;
+            assert_eq!(denied.granted, 0);
+            assert_eq!((denied.levels.burst.tokens, denied.levels.sustained.tokens), (0, 8));
+            assert_eq!(retry_after(&denied, 1), Some(1));
+        }
+        assert_eq!(bed.burst(both, 2, S).await, 2);
+        let reply = bed.call(Request::peek(both), S).await;
+        assert_eq!((reply.levels.burst.tokens, reply.levels.sustained.tokens), (0, 6));
+        for pair in 2..5 {
+            assert_eq!(bed.burst(both, 2, pair * S).await, 2);
+        }
+        let denied = bed.take(both, 1, 6 * S).await;
+        assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 2), "burst is untouched");
+        let seconds = retry_after(&denied, 1).unwrap();
+        assert!((1..=360).contains(&seconds), "{seconds}");
+    }
+}
+
+#[tokio::test]
+async fn c08_nothing_is_a_number_of_its_own_and_never_means_without_limit() {
+    let refused: [(&str, Result<Limit, LimitError>); 3] = [
+        ("capacity 0", Capacity::new(0).and_then(|c| Limit::new(c, "1/s".parse()?))),
+        ("capacity 0, rate 0", Capacity::new(0).and_then(|c| Limit::new(c, "0".parse()?))),
+        ("rate -1", Capacity::new(5).and_then(|c| Limit::new(c, "-1/s".parse()?))),
+    ];
+    for (what, limit) in refused {
+        assert!(limit.is_err(), "{what}");
+    }
+    for mut bed in Bed::both() {
+        let allowance = plan(2, 5, "0");
+        assert_eq!(bed.burst(allowance, 7, 0).await, 5);
+        let denied = bed.take(allowance, 1, 3_600 * S).await;
+        assert_eq!((denied.granted, denied.wait(1)), (0, Wait::Never));
+        if let Bed::Redis { redis, .. } = &mut bed {
+            let lifetime = redis.lifetime_ms(&key()).unwrap();
+            assert!(lifetime > 30 * 86_400_000, "{lifetime} ms: it must not live for ever");
+            assert!(lifetime <= 32 * 86_400_000, "{lifetime} ms");
+        }
+    }
+}
+
+#[tokio::test]
+async fn c17_a_store_clock_that_runs_back_refills_no_second_twice() {
+    for back_us in [1, MS, S, 2 * S] {
+        for mut bed in Bed::both() {
+            let fast = plan(2, 150, "150/s");
+            let now = 10 * S;
+            assert_eq!(bed.take(fast, 150, now).await.granted, 150);
+            assert_eq!(bed.take(fast, 1, now - back_us).await.granted, 0, "{back_us} us back");
+            assert_eq!(bed.take(fast, 150, now).await.granted, 0, "{back_us} us back, then again");
+        }
+    }
+}
+
+#[tokio::test]
+async fn denied_attempts_change_nothing_when_the_limit_is_raised_later() {
+    for mut bed in Bed::both() {
+        let small = plan(2, 5, "1/h");
+        assert_eq!(bed.burst(small, 45, 0).await, 5);
+        assert_eq!(bed.burst(plan(4, 8, "1/h"), 10, 0).await, 3);
+    }
+}
+
+#[tokio::test]
+async fn a_slower_plan_prolongs_the_life_of_the_bucket_it_finds() {
+    for mut bed in Bed::both() {
+        assert_eq!(bed.burst(plan(2, 10, "10/s"), 10, 0).await, 10);
+        let slow = plan(4, 10, "1/100s");
+        assert_eq!(bed.take(slow, 1, 0).await.granted, 0);
+        if let Bed::Redis { redis, .. } = &mut bed {
+            assert!(redis.lifetime_ms(&key()).unwrap() > 900_000);
+        }
+        assert!(bed.burst(slow, 10, 5 * S).await <= 1);
+    }
+}

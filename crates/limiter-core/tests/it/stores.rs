@@ -1,0 +1,68 @@
+//! One suite over every store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use limiter_core::store::memory::MemoryStore;
+use limiter_core::testkit::{Advance, Fault, FaultyStore, ManualClock, check_store};
+
+use crate::server::Server;
+
+/// A server's time passes by itself.
+struct RealTime;
+
+impl Advance for RealTime {
+    async fn advance(&self, by: Duration) {
+        tokio::time::sleep(by).await;
+    }
+}
+
+#[tokio::test]
+async fn the_embedded_store_passes_the_suite() {
+    let clock = Arc::new(ManualClock::default());
+    let store = Arc::new(MemoryStore::new(clock.clone()));
+    check_store(&store, clock.as_ref(), "memory").await;
+}
+
+#[tokio::test]
+async fn redis_passes_the_suite() {
+    let server = Server::start();
+    let store = server.store(2).await;
+    check_store(&store, &RealTime, "redis").await;
+    store.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_faulty_store_without_faults_passes_the_suite() {
+    let clock = Arc::new(ManualClock::default());
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(clock.clone())));
+    check_store(&store, clock.as_ref(), "faulty").await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "a store knows only what was written to it")]
+async fn the_suite_finds_a_store_that_executes_calls_twice() {
+    struct Twice(MemoryStore);
+    impl limiter_core::store::BucketStore for Twice {
+        async fn call(
+            &self,
+            key: &limiter_core::BucketKey,
+            request: &limiter_core::Request,
+        ) -> Result<limiter_core::Reply, limiter_core::store::StoreError> {
+            self.0.call(key, request).await?;
+            self.0.call(key, request).await
+        }
+    }
+    let clock = Arc::new(ManualClock::default());
+    let store = Arc::new(Twice(MemoryStore::new(clock.clone())));
+    check_store(&store, clock.as_ref(), "twice").await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "a healthy store answers")]
+async fn the_suite_does_not_take_errors_for_answers() {
+    let clock = Arc::new(ManualClock::default());
+    let store = Arc::new(FaultyStore::new(MemoryStore::new(clock.clone())));
+    store.then([Fault::LostAfter]);
+    check_store(&store, clock.as_ref(), "lossy").await;
+}
