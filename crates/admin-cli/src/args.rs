@@ -1,0 +1,229 @@
+//! The whole grammar of `weir`; nothing outside of this module knows clap. Here is what all
+//! commands share and which there are; their own flags are in the files beside.
+//!
+//! Every command's help ends with an example; a test parses them all, so a help text cannot
+//! promise a flag that is gone. Nothing is judged here except spelling: limits, names and rates
+//! are checked where files and bodies are checked too.
+
+mod contracts; // plans, clients, keys, limits, tokens, files
+mod rollouts; // phases, gate, shadow, gateways, audit
+mod local; // contexts, dev, demo
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+pub(crate) use clap_complete::Shell;
+use wire::client::plans::{Role, TopBy};
+use wire::key::KeyEnv;
+use wire::rollout::Phase;
+
+pub(crate) use self::contracts::{
+    Apply, ClientCommand, ClientSet, Files, KeyCommand, LimitCommand, Named, PlanCommand, PlanSet,
+    TokenCommand,
+};
+pub(crate) use self::local::ContextCommand;
+#[cfg(feature = "dev")]
+pub(crate) use self::local::{Demo, Dev, DevProcess};
+pub(crate) use self::rollouts::{
+    AuditCommand, GateCommand, GatewayCommand, RolloutCommand, ShadowCommand,
+};
+
+/// Operate Weir: plans, clients, keys, rollouts, and a whole system in one process.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, arg_required_else_help = true)]
+#[command(after_help = "Example:\n  weir dev")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Globals {
+    /// Address of plans-api; wins over the context
+    #[arg(long, global = true, env = "WEIR_ADDR", value_name = "URL")]
+    pub(crate) addr: Option<String>,
+    /// Operator token; better given as WEIR_TOKEN or in a context
+    #[arg(long, global = true, env = "WEIR_TOKEN", hide = true, hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Use this context instead of the current one
+    #[arg(long, global = true, env = "WEIR_CONTEXT", value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// How data is written to standard output
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) output: Format,
+    /// Say nothing on standard error but what went wrong
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Never ask; without --yes a question is then an error
+    #[arg(long, global = true)]
+    pub(crate) no_input: bool,
+    /// Folder above `weir/contexts.toml`; ~/.config unless said otherwise
+    #[arg(long, global = true, env = "XDG_CONFIG_HOME", hide = true)]
+    pub(crate) config_home: Option<PathBuf>,
+    /// Any text switches colour off
+    #[arg(long, global = true, env = "NO_COLOR", hide = true)]
+    pub(crate) no_color: Option<String>,
+}
+
+/// How data is written to standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// One document for programs
+    Json,
+    /// Only names, one a line
+    Name,
+}
+
+/// What every command takes that changes something.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ChangeFlags {
+    /// Why; kept in the audit
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Wait until all live gateways have applied the change
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
+          default_missing_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Do not ask for a confirmation
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+/// A change that can be tried without making it.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct DryRun {
+    /// Check and show what would happen, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+const ENVS: [(&str, KeyEnv); 2] = [("live", KeyEnv::Live), ("test", KeyEnv::Test)];
+const PHASES: [(&str, Phase); 3] =
+    [("off", Phase::Off), ("shadow", Phase::Shadow), ("enforce", Phase::Enforce)];
+const BACK_TO: [(&str, Phase); 2] = [("shadow", Phase::Shadow), ("off", Phase::Off)];
+const TOP_BY: [(&str, TopBy); 3] = [
+    ("would-deny", TopBy::WouldDeny),
+    ("disagree", TopBy::Disagree),
+    ("requests", TopBy::Requests),
+];
+const ROLES: [(&str, Role); 5] = [
+    ("viewer", Role::Viewer),
+    ("operator", Role::Operator),
+    ("admin", Role::Admin),
+    ("gateway", Role::Gateway),
+    ("service", Role::Service),
+];
+
+/// Reads one of some words as what it means.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    words: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(words.iter().map(|(word, _)| *word)).try_map(|given| {
+        let meant = words.iter().find(|(word, _)| *word == given);
+        meant.map(|(_, meaning)| *meaning).ok_or("is none of the words")
+    })
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run gateway, plans-api and shadow-compare in one process
+    #[cfg(feature = "dev")]
+    Dev(Dev),
+    /// Show the incident and its cure in one process
+    #[cfg(feature = "dev")]
+    Demo(Demo),
+    /// Ask every part whether it is well
+    #[command(after_help = "Example:\n  weir doctor")]
+    Doctor,
+    /// Plans: limits and what holds without the store
+    #[command(subcommand, after_help = "Example:\n  weir plan list")]
+    Plan(PlanCommand),
+    /// Clients: who has which plan
+    #[command(subcommand, after_help = "Example:\n  weir client list")]
+    Client(ClientCommand),
+    /// API keys of clients
+    #[command(subcommand, after_help = "Example:\n  weir key list")]
+    Key(KeyCommand),
+    /// Buckets of clients
+    #[command(subcommand, after_help = "Example:\n  weir limit inspect acme")]
+    Limit(LimitCommand),
+    /// Make plans and clients as the files say: all or nothing, deleting nothing
+    #[command(after_help = "Example:\n  weir apply -f plans.toml --reason \"new tariff\" --wait")]
+    Apply(Apply),
+    /// Write all plans and clients in the form that apply reads
+    #[command(after_help = "Example:\n  weir export > plans.toml")]
+    Export,
+    /// Check files without asking anybody
+    #[command(after_help = "Example:\n  weir validate -f plans.toml")]
+    Validate(Files),
+    /// Phases of clients: off, shadow, enforce
+    #[command(subcommand, after_help = "Example:\n  weir rollout list")]
+    Rollout(RolloutCommand),
+    /// The number that lets a rollout go on
+    #[command(subcommand, after_help = "Example:\n  weir gate status edge")]
+    Gate(GateCommand),
+    /// What shadow saw
+    #[command(subcommand, after_help = "Example:\n  weir shadow top")]
+    Shadow(ShadowCommand),
+    /// Gateways and what they have applied
+    #[command(subcommand, after_help = "Example:\n  weir gateway list")]
+    Gateway(GatewayCommand),
+    /// Operator tokens
+    #[command(subcommand, after_help = "Example:\n  weir token list")]
+    Token(TokenCommand),
+    /// Who changed what, and why
+    #[command(subcommand, after_help = "Example:\n  weir audit list")]
+    Audit(AuditCommand),
+    /// Where plans-api is and how to show oneself there
+    #[command(subcommand, after_help = "Example:\n  weir context list")]
+    Context(ContextCommand),
+    /// Version of this program
+    #[command(after_help = "Example:\n  weir version -o json")]
+    Version,
+    /// A completion script for a shell
+    #[command(after_help = "Example:\n  weir completion bash > weir.bash")]
+    Completion {
+        /// Which shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+}
+
+/// What a command line came to.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    /// Something to do.
+    Run(Box<Cli>),
+    /// Help or version: text for standard output.
+    Show(String),
+    /// A mistake: text for standard error.
+    Mistake(String),
+}
+
+/// Reads a command line.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
+    match Cli::try_parse_from(args) {
+        Ok(cli) => Parsed::Run(Box::new(cli)),
+        Err(error) if error.use_stderr() => Parsed::Mistake(error.to_string()),
+        Err(error) => Parsed::Show(error.to_string()),
+    }
+}
+
+/// The completion script for `shell`.
+pub(crate) fn completion(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);
+    script
+}
+
+#[cfg(test)]
+mod tests;

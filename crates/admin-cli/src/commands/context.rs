@@ -1,0 +1,101 @@
+//! Contexts: kept, chosen, shown. Tokens are never shown.
+
+use serde_json::{Value, json};
+
+use crate::args::{ContextCommand, Globals};
+use crate::contexts::{Contexts, Entry, USUAL_ADDR, resolve, user_file};
+use crate::failure::{Exit, Failure};
+use crate::output::{Report, Shown, text};
+
+const HEADINGS: &[&str] = &["CURRENT", "CONTEXT", "ADDR", "TOKEN", "PRODUCTION"];
+
+pub(crate) fn run(command: ContextCommand, globals: &Globals) -> Result<Report, Failure> {
+    let path = user_file(globals)?;
+    match command {
+        ContextCommand::Show => return show(globals),
+        ContextCommand::List => return Ok(list(&Contexts::read(&path)?)),
+        ContextCommand::Add { .. } | ContextCommand::Use { .. } | ContextCommand::Remove { .. } => {
+        }
+    }
+    let mut contexts = Contexts::read(&path)?;
+    let (name, said) = match command {
+        ContextCommand::Add { name, token_file, production } => {
+            if name.is_empty() || name.contains('/') {
+                return Err(Failure::usage("a context's name is not empty and has no `/`"));
+            }
+            let token = if token_file.is_some() { None } else { globals.token.clone() };
+            let token_file = match token_file {
+                Some(file) => Some(
+                    std::path::absolute(&file)
+                        .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?,
+                ),
+                None => None,
+            };
+            let addr = globals.addr.clone().unwrap_or_else(|| USUAL_ADDR.to_owned());
+            wire::client::Client::new(&addr, None)
+                .map_err(|error| Failure::usage(error.to_string()))?;
+            contexts.context.insert(name.clone(), Entry { addr, token, token_file, production });
+            contexts.current.get_or_insert_with(|| name.clone());
+            (name, "added")
+        }
+        ContextCommand::Use { name } => {
+            known(&contexts, &name)?;
+            contexts.current = Some(name.clone());
+            (name, "in use")
+        }
+        ContextCommand::Remove { name } => {
+            known(&contexts, &name)?;
+            contexts.context.remove(&name);
+            contexts.current.take_if(|current| *current == name);
+            (name, "removed")
+        }
+        ContextCommand::List | ContextCommand::Show => return Ok(list(&contexts)),
+    };
+    contexts.write(&path)?;
+    let json = json!({ "name": name, "file": path.display().to_string() });
+    Ok(Report::new(json, Shown::Nothing).named(&name).note(format!("context {name} {said}")))
+}
+
+fn known(contexts: &Contexts, name: &str) -> Result<(), Failure> {
+    if contexts.context.contains_key(name) {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::NotFound, "not_found", format!("there is no context `{name}`")))
+}
+
+fn list(contexts: &Contexts) -> Report {
+    let items: Vec<Value> = contexts
+        .context
+        .iter()
+        .map(|(name, entry)| {
+            let token = match (&entry.token, &entry.token_file) {
+                (Some(_), _) => "inline".to_owned(),
+                (None, Some(file)) => file.display().to_string(),
+                (None, None) => "none".to_owned(),
+            };
+            let current = contexts.current.as_ref() == Some(name);
+            json!({ "name": name, "addr": entry.addr, "token": token,
+                    "production": entry.production, "current": current })
+        })
+        .collect();
+    Report::list(&items, HEADINGS, "name", |item| {
+        let current = if item.get("current") == Some(&json!(true)) { "*" } else { "" };
+        let mut row = vec![current.to_owned()];
+        row.extend(["name", "addr", "token", "production"].iter().map(|field| text(item, field)));
+        row
+    })
+}
+
+fn show(globals: &Globals) -> Result<Report, Failure> {
+    let target = resolve(globals)?;
+    let has_token = target.token.is_some();
+    let json = json!({ "addr": target.addr, "has_token": has_token,
+                       "production": target.production, "source": target.source });
+    let fields = vec![
+        ("addr", target.addr.clone()),
+        ("token", if has_token { "known" } else { "none" }.to_owned()),
+        ("production", target.production.to_string()),
+        ("source", target.source),
+    ];
+    Ok(Report::new(json, Shown::Fields(fields)).named(target.addr))
+}

@@ -1,0 +1,243 @@
+//! Contexts: where plans-api is and how to show oneself there, kept in `weir/contexts.toml` under
+//! the user's configuration folder.
+//!
+//! What is written nearer wins: flag or environment, then the named context, then the current one,
+//! then the folder `.weir` that `weir dev` left where we stand. A token never follows an address
+//! from elsewhere: with `WEIR_ADDR` only `WEIR_TOKEN` is shown.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::args::Globals;
+use crate::failure::{Exit, Failure};
+
+/// Where plans-api listens if nobody says otherwise.
+pub(crate) const USUAL_ADDR: &str = "http://127.0.0.1:8081";
+/// The file's name, in the configuration folder and in a state folder of `weir dev`.
+pub(crate) const FILE: &str = "contexts.toml";
+/// The state folder of `weir dev`.
+const DEV_FOLDER: &str = ".weir";
+
+/// One place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    /// Address of plans-api.
+    pub(crate) addr: String,
+    /// The operator token itself …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+    /// … or the file that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Whether every change is confirmed and has a reason.
+    #[serde(default)]
+    pub(crate) production: bool,
+}
+
+/// The file.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Contexts {
+    /// The one in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) current: Option<String>,
+    /// All, by name.
+    #[serde(default)]
+    pub(crate) context: BTreeMap<String, Entry>,
+}
+
+/// What a command talks to.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    /// Address of plans-api.
+    pub(crate) addr: String,
+    /// What is shown there.
+    pub(crate) token: Option<String>,
+    /// Whether every change is confirmed and has a reason.
+    pub(crate) production: bool,
+    /// Where this comes from, for people.
+    pub(crate) source: String,
+}
+
+impl Contexts {
+    /// Reads a file; one that is not there is empty. Others must not be able to read it.
+    pub(crate) fn read(path: &Path) -> Result<Contexts, Failure> {
+        let failed = |what: String| {
+            Failure::new(Exit::Usage, "context", format!("{}: {what}", path.display()))
+        };
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contexts::default()),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let mode = fs::metadata(path).map_err(|error| failed(error.to_string()))?.permissions();
+        if mode.mode() & 0o077 != 0 {
+            return Err(failed("others can read or change it; say `chmod 600` first".to_owned()));
+        }
+        toml::from_str(&text).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Writes the file, whole, for its owner alone.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
+        let written = toml::to_string(self)
+            .map_err(io::Error::other)
+            .and_then(|text| write_private(path, text.as_bytes()));
+        written.map_err(|error| {
+            Failure::new(Exit::Failed, "context", format!("{}: {error}", path.display()))
+        })
+    }
+
+    fn find(&self, name: &str, source: &Path) -> Result<Target, Failure> {
+        let Some(entry) = self.context.get(name) else {
+            let known = self.context.keys().cloned().collect::<Vec<_>>().join(", ");
+            let line = format!("there is no context `{name}` in {}", source.display());
+            return Err(Failure::new(Exit::NotFound, "not_found", line)
+                .and(format!("known: {}", if known.is_empty() { "none" } else { &known })));
+        };
+        let token = match (&entry.token, &entry.token_file) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(file)) => Some(token_from(file)?),
+            (None, None) => None,
+        };
+        Ok(Target {
+            addr: entry.addr.clone(),
+            token,
+            production: entry.production,
+            source: format!("context {name} of {}", source.display()),
+        })
+    }
+}
+
+/// The user's file of contexts.
+pub(crate) fn user_file(globals: &Globals) -> Result<PathBuf, Failure> {
+    let given = globals.config_home.clone().filter(|path| path.is_absolute());
+    let home = given.or_else(|| std::env::home_dir().map(|home| home.join(".config")));
+    let home = home.ok_or_else(|| Failure::usage("no home folder; set XDG_CONFIG_HOME"))?;
+    Ok(home.join("weir").join(FILE))
+}
+
+/// What a command with these flags talks to.
+pub(crate) fn resolve(globals: &Globals) -> Result<Target, Failure> {
+    if let Some(addr) = &globals.addr {
+        let (token, source) = (globals.token.clone(), "--addr or WEIR_ADDR".to_owned());
+        return Ok(Target { addr: addr.clone(), token, production: false, source });
+    }
+    let mut target = chosen(globals)?;
+    if let Some(token) = &globals.token {
+        target.token = Some(token.clone());
+    }
+    Ok(target)
+}
+
+fn chosen(globals: &Globals) -> Result<Target, Failure> {
+    if let Some(name) = globals.context.as_ref() {
+        if name.contains('/') {
+            let path = Path::new(name);
+            let contexts = Contexts::read(path)?;
+            let current = contexts.current.as_deref();
+            return contexts.find(current.unwrap_or_default(), path);
+        }
+        let path = user_file(globals)?;
+        return Contexts::read(&path)?.find(name, &path);
+    }
+    if let Ok(path) = user_file(globals) {
+        let contexts = Contexts::read(&path)?;
+        if let Some(current) = &contexts.current {
+            return contexts.find(current, &path);
+        }
+    }
+    let here = Path::new(DEV_FOLDER).join(FILE);
+    let contexts = Contexts::read(&here)?;
+    if let Some(current) = &contexts.current {
+        return contexts.find(current, &here);
+    }
+    let source = "the usual address; no context is set".to_owned();
+    Ok(Target { addr: USUAL_ADDR.to_owned(), token: None, production: false, source })
+}
+
+fn token_from(file: &Path) -> Result<String, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| {
+        Failure::new(Exit::Usage, "context", format!("{}: {error}", file.display()))
+    })?;
+    Ok(text.trim().to_owned())
+}
+
+/// Writes a file that only its owner may read: beside, flushed, renamed. Its folder is made (0700)
+/// if it is missing.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let beside = path.with_extension(format!("new{}", std::process::id()));
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn globals(home: &Path) -> Globals {
+        Globals {
+            addr: None,
+            token: None,
+            context: None,
+            output: crate::args::Format::Table,
+            quiet: false,
+            no_input: false,
+            config_home: Some(home.to_owned()),
+            no_color: None,
+        }
+    }
+
+    fn two() -> Contexts {
+        let entry = |addr: &str| Entry {
+            addr: addr.to_owned(),
+            token: Some(format!("token of {addr}")),
+            token_file: None,
+            production: false,
+        };
+        Contexts {
+            current: Some("a".to_owned()),
+            context: [("a".to_owned(), entry("http://a")), ("b".to_owned(), entry("http://b"))]
+                .into(),
+        }
+    }
+
+    #[test]
+    fn nearer_wins_and_no_token_follows_a_foreign_address() {
+        let home = tempfile::tempdir().unwrap();
+        let mut flags = globals(home.path());
+        two().write(&user_file(&flags).unwrap()).unwrap();
+        assert_eq!(resolve(&flags).unwrap().addr, "http://a");
+        flags.context = Some("b".to_owned());
+        assert_eq!(resolve(&flags).unwrap().token.as_deref(), Some("token of http://b"));
+        flags.token = Some("mine".to_owned());
+        assert_eq!(resolve(&flags).unwrap().token.as_deref(), Some("mine"));
+        flags.token = None;
+        flags.addr = Some("http://elsewhere".to_owned());
+        let target = resolve(&flags).unwrap();
+        assert_eq!((target.addr.as_str(), target.token), ("http://elsewhere", None));
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let flags = globals(home.path());
+        let path = user_file(&flags).unwrap();
+        two().write(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(Contexts::read(&path).unwrap(), two());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(resolve(&flags).unwrap_err().to_string().contains("chmod 600"));
+    }
+}
