@@ -1,0 +1,151 @@
+//! `cargo lab NAME`: one experiment on real parts, judged by its limits.
+//!
+//! `ok` is computed, never set: it is true if every required figure is there and within its limit,
+//! the load was really offered, and there were samples enough. Exit 0 only then.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+#![expect(unreachable_pub, reason = "a program has no outside; `pub` says what a module offers")]
+
+mod report; // figures, limits, and whether all of them hold
+mod parts; // this binary as any part of Weir
+mod incident; // 9 × its contract, before and after
+mod differential; // the Redis script against the model
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Map, Value};
+
+use crate::report::{Limit, Report};
+
+const USAGE: &str = "\
+usage: cargo lab incident     [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab differential [--quick] [--steps N] [--seed N] [--json] [--sabotage NAME]";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    match args.next() {
+        Some(word) if word == "part" => parts::run(args),
+        Some(name) => experiment(&name.to_string_lossy(), args),
+        None => {
+            eprintln!("{USAGE}");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn experiment(name: &str, args: impl Iterator<Item = OsString>) -> ExitCode {
+    let flags = match Flags::read(name, args) {
+        Ok(flags) => flags,
+        Err(error) => {
+            eprintln!("lab: {error:#}\n{USAGE}");
+            return ExitCode::from(64);
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("lab: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let finished = runtime.block_on(async {
+        // Dropping the experiment ends its processes and removes its folders.
+        tokio::select! {
+            report = flags.run() => Some(report),
+            _ = tokio::signal::ctrl_c() => None,
+        }
+    });
+    match finished {
+        Some(Ok(report)) => {
+            println!("{}", report.table());
+            if flags.json {
+                println!("{}", report.json());
+            }
+            if report.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Some(Err(error)) => {
+            eprintln!("lab {name}: {error:#}");
+            if flags.json {
+                let mut report = Report::new(name, flags.seed);
+                report.broken(&format!("{error:#}"));
+                println!("{}", report.json());
+            }
+            ExitCode::FAILURE
+        }
+        None => {
+            eprintln!("lab {name}: interrupted; everything is cleaned up");
+            ExitCode::from(130)
+        }
+    }
+}
+
+struct Flags {
+    name: String,
+    quick: bool,
+    json: bool,
+    seed: u64,
+    steps: Option<u64>,
+    sabotage: Option<String>,
+}
+
+impl Flags {
+    fn read(name: &str, mut args: impl Iterator<Item = OsString>) -> anyhow::Result<Flags> {
+        let mut flags = Flags {
+            name: name.to_owned(),
+            quick: false,
+            json: false,
+            seed: 1,
+            steps: None,
+            sabotage: None,
+        };
+        while let Some(flag) = args.next() {
+            let flag = flag.to_string_lossy().into_owned();
+            let mut value = || {
+                let value = args.next().with_context(|| format!("{flag} needs a value"))?;
+                Ok::<_, anyhow::Error>(value.to_string_lossy().into_owned())
+            };
+            match flag.as_str() {
+                "--quick" => flags.quick = true,
+                "--json" => flags.json = true,
+                "--seed" => flags.seed = value()?.parse().context("--seed")?,
+                "--steps" => flags.steps = Some(value()?.parse().context("--steps")?),
+                "--sabotage" => flags.sabotage = Some(value()?),
+                other => bail!("{other} is unknown"),
+            }
+        }
+        Ok(flags)
+    }
+
+    async fn run(&self) -> anyhow::Result<Report> {
+        match self.name.as_str() {
+            "incident" => incident::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "differential" => self.differential().await,
+            other => bail!("there is no experiment `{other}`"),
+        }
+    }
+
+    async fn differential(&self) -> anyhow::Result<Report> {
+        let full = 1_000_000;
+        let steps = self.steps.unwrap_or(if self.quick { 100_000 } else { full });
+        let sabotage = self.sabotage.clone();
+        let mut report = Report::new("differential", self.seed);
+        let options = differential::Options { steps, seed: self.seed, sabotage };
+        let fields: Map<String, Value> = differential::run(options).await?;
+        for (name, value) in fields {
+            match name.as_str() {
+                "samples" => report.samples(value.as_u64().unwrap_or(0)),
+                "notes" => report.note(value.to_string()),
+                _ => report.field(&name, value),
+            }
+        }
+        report.samples_needed(steps);
+        // The short form visits each branch in proportion.
+        let visits = u32::try_from(steps / 1_000).unwrap_or(u32::MAX).clamp(1, 1_000);
+        report.limit("differences", Limit::Exactly(0.0));
+        report.limit("branches_min", Limit::AtLeast(f64::from(visits)));
+        report.limit("denied_share", Limit::AtLeast(0.2));
+        report.limit("planted_found", Limit::Exactly(10.0));
+        Ok(report)
+    }
+}

@@ -1,0 +1,44 @@
+//! `lab part NAME args…`: this binary as any part of Weir, so that every process of an experiment
+//! is one program, built once.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// Becomes the part; `args` begins with its name.
+pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    // Nothing that an experiment starts outlives it, even if it is killed.
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        eprintln!("lab part: cannot ask to end with the starter: {error}");
+    }
+    let Some(name) = args.next() else {
+        eprintln!("lab part: which one? gateway, plans-api, shadow-compare, weir, service, exec");
+        return ExitCode::from(64);
+    };
+    let part = name.to_string_lossy().into_owned();
+    let args = std::iter::once(name).chain(args);
+    match part.as_str() {
+        "gateway" => gateway::main(args),
+        "plans-api" => plans_api::main(args),
+        "shadow-compare" => shadow_compare::main(args),
+        "weir" => admin_cli::main(args),
+        "service" => demo::main(args),
+        "exec" => exec(args.skip(1)),
+        other => {
+            eprintln!("lab part: `{other}` is none");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let Some(program) = args.next() else {
+        eprintln!("lab part exec: which program?");
+        return ExitCode::from(64);
+    };
+    let error = Command::new(&program).args(args).exec();
+    eprintln!("lab part exec: {}: {error}", program.display());
+    ExitCode::from(127)
+}

@@ -1,0 +1,10 @@
+//! Stories over several processes: real gateways, plans-api, shadow-compare, services, Redis and
+//! Postgres on free ports. Each story starts a world of its own and leaves nothing behind.
+
+mod stage; // what the stories share
+mod one_limit; // a client's limit holds wherever its requests go
+mod plan_change; // from the operator's command to every gateway
+mod store_loss; // Redis frozen and back, plans-api gone
+mod rollout; // shadow, gate, enforce, back
+mod first_hour; // what a newcomer types
+mod cases; // rows of CASES.md that need more than one process
