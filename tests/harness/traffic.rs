@@ -60,6 +60,8 @@ pub struct Sent {
     pub code: Option<String>,
     /// The request's id at the gateway.
     pub request_id: Option<String>,
+    /// Why there is no status.
+    pub error: Option<String>,
 }
 
 impl Sent {
@@ -169,7 +171,13 @@ impl Callers {
             remaining: None,
             code: None,
             request_id: None,
+            error: None,
         };
+        match &answer {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => sent.error = Some(format!("{error:#}")),
+            Err(_) => sent.error = Some("given up".to_owned()),
+        }
         if let Ok(Ok((status, headers, body))) = answer {
             let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
             sent.status = status;

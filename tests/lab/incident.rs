@@ -59,7 +59,7 @@ pub async fn run(quick: bool, seed: u64, sabotage: Option<&str>) -> anyhow::Resu
     let mut report = Report::new("incident", seed);
     report.samples_needed(SAMPLES_MIN);
     let length = Duration::from_secs(if quick { 10 } else { 60 });
-    let rounds = if quick { 2 } else { 5 };
+    let rounds = if quick { 3 } else { 5 };
     let mut scene = Scene::set(length, seed, sabotage).await?;
     let before = phases::before(&mut scene, &mut report).await?;
     phases::shadow(&mut scene, &mut report).await?;

@@ -21,8 +21,8 @@ use wire::key::KeyEnv;
 use wire::rollout::Phase;
 
 pub(crate) use self::contracts::{
-    Apply, ClientCommand, ClientSet, Files, KeyCommand, LimitCommand, Named, PlanCommand, PlanSet,
-    TokenCommand,
+    Apply, ClientCommand, ClientSet, KeyCommand, LimitCommand, Named, PlanCommand, PlanSet,
+    TokenCommand, Validate,
 };
 pub(crate) use self::local::ContextCommand;
 #[cfg(feature = "dev")]
@@ -44,6 +44,7 @@ pub(crate) struct Cli {
 
 /// What every command takes.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Globals {
     /// Address of plans-api; wins over the context
     #[arg(long, global = true, env = "WEIR_ADDR", value_name = "URL")]
@@ -163,12 +164,16 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  weir export > plans.toml")]
     Export,
     /// Check files without asking anybody
-    #[command(after_help = "Example:\n  weir validate -f plans.toml")]
-    Validate(Files),
+    #[command(after_help = "Example:\n  weir validate plans.toml")]
+    Validate(Validate),
     /// Phases of clients: off, shadow, enforce
     #[command(subcommand, after_help = "Example:\n  weir rollout list")]
     Rollout(RolloutCommand),
-    /// The number that lets a rollout go on
+    /// How often edge and services disagree: the number that lets a rollout go on
+    ///
+    /// It is the share of compared requests on which the edge and the service's own limiter came
+    /// to different decisions, of clients in shadow. All may be enforced once it is below 1 in
+    /// 1000, over at least 3000 pairs; what was lost counts as a difference.
     #[command(subcommand, after_help = "Example:\n  weir gate status edge")]
     Gate(GateCommand),
     /// What shadow saw

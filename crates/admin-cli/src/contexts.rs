@@ -2,13 +2,13 @@
 //! the user's configuration folder.
 //!
 //! What is written nearer wins: flag or environment, then the named context, then the current one,
-//! then the folder `.weir` that `weir dev` left where we stand. A token never follows an address
+//! then the folder `.weir` that `weir dev` left where we stand, or above. A token never follows an address
 //! from elsewhere: with `WEIR_ADDR` only `WEIR_TOKEN` is shown.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -152,13 +152,33 @@ fn chosen(globals: &Globals) -> Result<Target, Failure> {
             return contexts.find(current, &path);
         }
     }
-    let here = Path::new(DEV_FOLDER).join(FILE);
-    let contexts = Contexts::read(&here)?;
-    if let Some(current) = &contexts.current {
-        return contexts.find(current, &here);
+    if let Some((contexts, file)) = dev_context()?
+        && let Some(current) = &contexts.current
+    {
+        return contexts.find(current, &file);
     }
     let source = "the usual address; no context is set".to_owned();
     Ok(Target { addr: USUAL_ADDR.to_owned(), token: None, production: false, source })
+}
+
+/// What `weir dev` left in this folder, or in the nearest one above it. Further up only what
+/// belongs to whom this folder belongs to: in a shared place somebody else may have laid it there.
+pub(crate) fn dev_context() -> Result<Option<(Contexts, PathBuf)>, Failure> {
+    let Ok(here) = std::env::current_dir() else { return Ok(None) };
+    let owner = |path: &Path| fs::metadata(path).map(|metadata| metadata.uid()).ok();
+    for folder in here.ancestors() {
+        let left = folder.join(DEV_FOLDER);
+        let ours = folder == here || owner(&left) == owner(&here);
+        if !left.join(FILE).is_file() || !ours {
+            continue;
+        }
+        let file = left.join(FILE);
+        let contexts = Contexts::read(&file)?;
+        if contexts.current.is_some() {
+            return Ok(Some((contexts, file)));
+        }
+    }
+    Ok(None)
 }
 
 fn token_from(file: &Path) -> Result<String, Failure> {

@@ -154,6 +154,15 @@ impl Output {
         !self.no_input && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
+    /// Whether what was said on the way stands on the same screen as the table of it would.
+    pub(crate) fn was_read_along(&self) -> bool {
+        self.says_and_shows(io::stdout().is_terminal(), io::stderr().is_terminal())
+    }
+
+    fn says_and_shows(&self, data_on_screen: bool, said_on_screen: bool) -> bool {
+        self.format == Format::Table && !self.quiet && data_on_screen && said_on_screen
+    }
+
     /// Asks on standard error and reads a line.
     pub(crate) fn ask(&self, question: &str, production: bool) -> io::Result<String> {
         let (before, after) = match (self.color, production) {
@@ -230,4 +239,19 @@ fn to_stdout(text: &str) -> io::Result<()> {
 fn to_stderr(line: &str) {
     let gone = writeln!(io::stderr().lock(), "{line}");
     drop(gone);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_left_out_only_where_its_lines_were_read_already() {
+        let output = |format, quiet| Output { format, quiet, no_input: true, color: false };
+        assert!(output(Format::Table, false).says_and_shows(true, true));
+        assert!(!output(Format::Table, false).says_and_shows(false, true), "into a file");
+        assert!(!output(Format::Table, false).says_and_shows(true, false), "lines in a log");
+        assert!(!output(Format::Table, true).says_and_shows(true, true), "nothing was said");
+        assert!(!output(Format::Json, false).says_and_shows(true, true), "for programs");
+    }
 }

@@ -1,4 +1,4 @@
-//! Log set-up. The writer has a thread and a bounded queue of its own and drops lines rather than
+//! Log set-up, and errors as log lines. The writer has a thread and a bounded queue of its own and drops lines rather than
 //! wait, so a full pipe never slows a request.
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -29,4 +29,19 @@ pub(crate) fn start(flags: &ProcessFlags) -> Result<WorkerGuard, String> {
         tracing::debug!(%error, "logs were set up before");
     }
     Ok(guard)
+}
+
+/// An error with its causes, as one line. A cause that the text before it tells already is left
+/// out.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = source.source();
+    }
+    text
 }

@@ -11,11 +11,15 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use axum::serve::ListenerExt;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use self::unanswered::Answering;
 use crate::drain::Drain;
 use crate::metrics::{CONTENT_TYPE, Metrics};
+
+mod unanswered; // connections that nobody should wait on
 
 /// Whether a process wants traffic, and why (not).
 #[derive(Debug, Clone, PartialEq)]
@@ -75,10 +79,11 @@ pub async fn serve(
     deadline: Duration,
 ) -> std::io::Result<()> {
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    // The tap does nothing; it is what `ConnectInfo` knows besides a bare listener.
+    let listener = Answering(listener).tap_io(|_connection| {});
     let server = axum::serve(listener, service).with_graceful_shutdown(drain.started());
-    let begun = drain.started();
-    let late = async move {
-        begun.await;
+    let late = async {
+        drain.started().await;
         tokio::time::sleep(deadline).await;
     };
     tokio::select! {

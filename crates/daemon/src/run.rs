@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::context::Context;
 use crate::drain::{Drain, Signals};
-use crate::log;
+use crate::log::{self, chain};
 use crate::settings::HasProcessFlags;
 
 /// Exit code for wrong settings.
@@ -108,17 +108,4 @@ fn exit(name: &str, ended: Result<(), Failure>) -> ExitCode {
         }
     }
     code
-}
-
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let more = source.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = source.source();
-    }
-    text
 }

@@ -1,13 +1,11 @@
-//! Reading settings: process flags over environment, TOML files, secrets from files; every mistake
-//! with its place, not the first alone.
+//! Reading settings: process flags over environment, secrets from files; every mistake with its
+//! place, not the first alone.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use serde::de::DeserializeOwned;
 
 use crate::run::Failure;
 
@@ -66,11 +64,6 @@ impl Problems {
         self.0.is_empty()
     }
 
-    /// All lines.
-    pub fn into_lines(self) -> Vec<String> {
-        self.0
-    }
-
     /// A failure with all lines, if there is one.
     pub fn none_or_err(self) -> Result<(), Failure> {
         if self.0.is_empty() { Ok(()) } else { Err(Failure::Settings(self.0)) }
@@ -86,13 +79,6 @@ pub enum FileError {
     /// It is not what it should be.
     #[error("{0}: {1}")]
     Content(PathBuf, String),
-}
-
-/// Reads a TOML file; the message has line and column.
-pub fn toml_file<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| FileError::Io(path.to_owned(), error))?;
-    toml::from_str(&text).map_err(|error| FileError::Content(path.to_owned(), error.to_string()))
 }
 
 /// Reads a secret text, without the white space around it; an empty one is a mistake.

@@ -142,7 +142,6 @@ impl Row {
         text String, "A text.";
         text_or_null Option<String>, "A text or null.";
         bytes Vec<u8>, "Bytes.";
-        bytes_or_null Option<Vec<u8>>, "Bytes or null.";
     }
 
     /// A number that is never negative; a negative one reads as 0.
@@ -392,10 +391,10 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, sqlx::Error>>) -> Res
     }
 }
 
-/// A URL as an error may show it.
+/// A URL as an error may show it: whatever stands before an `@` may be a password.
 fn without_secret(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
+    match url.rsplit_once('@') {
+        Some((_, host)) => format!("…@{host}"),
+        None => url.to_owned(),
     }
 }

@@ -21,7 +21,7 @@ use crate::enforce::{self, Verdict};
 use crate::identify::{self, Subject};
 use crate::key_cache::{CacheBounds, KeyCache, lookup};
 use crate::metrics::EdgeMetrics;
-use crate::plan_book::{Offer, PlanBook, PlanEntry, Shelf};
+use crate::plan_book::{Offer, PlanBook, PlanEntry, Shelf, version_at};
 use crate::plan_source::{PolicySource, file, http};
 use crate::record::sink::{Evidence, Outbox};
 use crate::record::{Recorder, RecorderSettings};
@@ -155,7 +155,12 @@ impl<S: BucketStore> Edge<S> {
             AuthMode::Key => {}
         }
         let now_ms = self.clock.now().us() / 1_000;
-        let holder = identify::holder(call.presented, &self.keys, &self.pepper, now_ms).await;
+        let holder = match identify::holder(call.presented, &self.keys, &self.pepper, now_ms).await
+        {
+            // Ours is the mistake, so it is not told as the caller's.
+            Err(Refusal::KeyInvalid) if self.feed.is_blind() => Err(Refusal::NoPolicy),
+            holder => holder,
+        };
         let subject = holder.and_then(|known| match self.shelf.current().as_ref() {
             Some(book) => Ok(Subject::new(known, book, call.request_id)),
             None => Err(Refusal::NoPolicy),
@@ -181,7 +186,7 @@ impl<S: BucketStore> Edge<S> {
         let limits = match plan.limits {
             PlanLimits::Limited(limits) => limits,
             PlanLimits::Unlimited => {
-                let version = PlanVersion(2 * plan.revision.max(subject.known.client.revision));
+                let version = plan.version_for(&subject.known.client);
                 self.metrics.unlimited(phase);
                 let decided = decided(subject, call, cost, version, Judged::Unlimited);
                 return Admission::Forward(self.ticket(Some(decided)));
@@ -253,9 +258,9 @@ impl<S: BucketStore> Edge<S> {
         offer
     }
 
-    /// Whether a policy has arrived.
+    /// Whether a policy has arrived, and keys can be told from invented ones.
     pub fn is_ready(&self) -> bool {
-        self.shelf.current().is_some()
+        self.shelf.current().is_some() && !self.feed.is_blind()
     }
 
     /// The policy revision in force; 0 before there is one.
@@ -313,7 +318,7 @@ impl<S: BucketStore> Edge<S> {
                 let contract = Contract {
                     key,
                     plan: plan.numbers_for(limits, client),
-                    reset: PlanVersion(2 * client.reset_revision),
+                    reset: version_at(client.reset_revision),
                     failure: plan.failure,
                 };
                 Some(self.limiter.inspect(&contract).await.map_err(InspectError::Store)?)
@@ -389,7 +394,7 @@ fn contract(subject: &Subject, plan: &PlanEntry, limits: Limits, call: &Call<'_>
     Contract {
         key: subject.known.bucket(plan.scope),
         plan: plan.numbers_for(limits, client),
-        reset: PlanVersion(2 * client.reset_revision),
+        reset: version_at(client.reset_revision),
         failure: call.route.failure.unwrap_or(plan.failure),
     }
 }

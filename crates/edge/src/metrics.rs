@@ -62,7 +62,7 @@ impl Lookup {
 
 const OUTCOMES: [&str; 2] = ["allow", "deny"];
 const BASES: [&str; 4] = ["store", "lease", "degraded", "unlimited"];
-const PHASES: [Phase; 3] = [Phase::Off, Phase::Shadow, Phase::Enforce];
+const PHASES: [Phase; 3] = Phase::ALL;
 const SERIES: usize = OUTCOMES.len() * BASES.len() * PHASES.len();
 
 /// The metrics of an edge. Clones share them.

@@ -59,16 +59,23 @@ impl PlanEntry {
         self.costs.iter().find(|(rule, _)| names(rule)).map_or(otherwise, |(_, cost)| *cost)
     }
 
-    /// The numbers for one client. Their version grows with every change of plan or client, and
-    /// leaves the odd numbers free for changes that come by time alone.
+    /// The numbers for one client. Their version grows with every change of plan or client.
     pub fn numbers_for(&self, limits: Limits, client: &ClientValue) -> PlanNumbers {
-        let version = PlanVersion(2 * self.revision.max(client.revision));
-        PlanNumbers { version, limits }
+        PlanNumbers { version: self.version_for(client), limits }
+    }
+
+    pub(crate) fn version_for(&self, client: &ClientValue) -> PlanVersion {
+        version_at(self.revision.max(client.revision))
     }
 
     fn same_terms(&self, other: &PlanEntry) -> bool {
         *self == PlanEntry { revision: self.revision, ..other.clone() }
     }
+}
+
+/// The plan version of a revision. The odd numbers are free for changes that come by time alone.
+pub(crate) fn version_at(revision: u64) -> PlanVersion {
+    PlanVersion(revision.saturating_mul(2))
 }
 
 /// A client's phase and when it entered it.
@@ -323,7 +330,7 @@ impl PlanBook {
 pub enum Offer {
     /// It is in force.
     Taken,
-    /// It is not newer than the one in force.
+    /// It is older than the one in force.
     Stale,
 }
 

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::{Basis, Cost, Decision, Level, Levels, Limit, Limits, Outcome, PlanVersion};
+use limiter_core::{
+    Basis, Cost, Decision, Level, Levels, Limit, Limits, Outcome, PlanVersion, Standing,
+};
 use wire::plan::PlanLimits;
 use wire::rollout::Phase;
 
@@ -137,12 +139,17 @@ impl Drop for Ticket {
 }
 
 fn told(decision: &Decision, cost: u64, limits: &Limits) -> Told {
+    let standing = match decision.basis {
+        Basis::Store | Basis::Lease => decision.standing,
+        // How the shared pair stood before the outage is not what this answer rests on.
+        Basis::Degraded(_) => None,
+    };
     // A store that has seen a newer plan than this edge answers under that one.
-    let limits = decision.standing.map_or(*limits, |standing| standing.plan.limits);
+    let limits = standing.map_or(*limits, |standing| standing.plan.limits);
     Told {
         burst: told_limit("burst", limits.burst),
         sustained: limits.sustained.map(|limit| told_limit("sustained", limit)),
-        tightest: tightest(decision, cost, &limits),
+        tightest: tightest(decision.outcome, standing, cost, &limits),
     }
 }
 
@@ -150,17 +157,22 @@ fn told_limit(name: &'static str, limit: Limit) -> ToldLimit {
     ToldLimit { name, capacity: limit.capacity().get(), window_s: limit.window().map(seconds) }
 }
 
-fn tightest(decision: &Decision, cost: u64, limits: &Limits) -> ToldTightest {
-    let left = |levels: Option<Levels>| match decision.outcome {
+fn tightest(
+    outcome: Outcome,
+    standing: Option<Standing>,
+    cost: u64,
+    limits: &Limits,
+) -> ToldTightest {
+    let left = |levels: Option<Levels>| match outcome {
         Outcome::Allowed { remaining } => remaining.min(limits.smallest_capacity()),
         Outcome::Denied { .. } => levels.map_or(0, |levels| levels.available(limits)),
     };
-    let Some(standing) = decision.standing else {
+    let Some(standing) = standing else {
         return ToldTightest { name: "burst", remaining: left(None), reset_s: None };
     };
     let levels = standing.levels;
     let (name, level, limit) = match limits.sustained {
-        Some(limit) if sustained_binds(decision, cost, levels, limits.burst, limit) => {
+        Some(limit) if sustained_binds(outcome, cost, levels, limits.burst, limit) => {
             ("sustained", levels.sustained, limit)
         }
         Some(_) | None => ("burst", levels.burst, limits.burst),
@@ -171,13 +183,13 @@ fn tightest(decision: &Decision, cost: u64, limits: &Limits) -> ToldTightest {
 /// Whether the sustained limit is what a caller meets next. A denial is told by what it waits for:
 /// its levels may be those of an earlier reply, when both were empty.
 fn sustained_binds(
-    decision: &Decision,
+    outcome: Outcome,
     cost: u64,
     levels: Levels,
     burst: Limit,
     sustained: Limit,
 ) -> bool {
-    match decision.outcome {
+    match outcome {
         Outcome::Allowed { .. } => levels.sustained.tokens < levels.burst.tokens,
         Outcome::Denied { .. } => {
             let never = Duration::MAX;

@@ -18,7 +18,8 @@ use wire::key::{Pepper, token_hash};
 use crate::config::{Config, ControlConfig, FileChoice, PolicyChoice, StoreChoice};
 use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
-use crate::server::{self, Bound, Shared};
+use crate::server::{self, Bound, PerAddress, Shared};
+use crate::store_watch;
 use crate::upstream::Upstream;
 
 /// Longest wait for records to leave at the end.
@@ -44,6 +45,13 @@ impl BucketStore for Store {
         match self {
             Store::Memory(store) => store.call(key, request).await,
             Store::Redis(store) => store.call(key, request).await,
+        }
+    }
+
+    fn sweep(&self) {
+        match self {
+            Store::Memory(store) => store.sweep(),
+            Store::Redis(store) => store.sweep(),
         }
     }
 }
@@ -79,6 +87,8 @@ pub async fn serve(config: Config, context: Context) -> Result<(), Failure> {
     if let Store::Redis(redis) = store.as_ref() {
         let counts = StoreCounts(Arc::clone(redis));
         context.metrics.register(|registry| registry.register_collector(Box::new(counts)));
+        let watch = store_watch::run(Arc::clone(redis), context.drain.clone());
+        context.tasks.spawn("store watch", watch);
     }
     let (source, evidence) = policy(&config.policy, clock.as_ref())?;
     let parts = Parts { store: Arc::clone(&store), clock, source, evidence: Evidently(evidence) };
@@ -94,7 +104,7 @@ fn store(choice: &StoreChoice, clock: &Arc<dyn Clock>) -> Result<Store, Failure>
         StoreChoice::Memory => Ok(Store::Memory(Box::new(MemoryStore::new(Arc::clone(clock))))),
         StoreChoice::Redis { url } => {
             let runtime = tokio::runtime::Handle::current();
-            RedisStore::connect(&RedisSettings::new(url), &runtime, clock)
+            RedisStore::connect(&RedisSettings::new(url.expose()), &runtime, clock)
                 .map(|store| Store::Redis(Arc::new(store)))
                 .map_err(|error| Failure::Settings(vec![format!("store.url: {error}")]))
         }
@@ -180,7 +190,8 @@ pub async fn serve_with<S: BucketStore>(
         }
     });
     announce(&context, &bound, operations_at);
-    let shared = Arc::new(Shared::new(server::Parts {
+    let shared = Arc::new(Shared {
+        addresses: PerAddress::new(config.limits.connections_per_address),
         edge: Arc::clone(&edge),
         routes: config.routes,
         upstreams,
@@ -189,7 +200,7 @@ pub async fn serve_with<S: BucketStore>(
         drain_rules: config.drain,
         clock: parts.clock,
         drain: context.drain.clone(),
-    }));
+    });
     let ended = server::run(shared, bound, config.workers).await;
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");

@@ -14,6 +14,7 @@ pub(crate) use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
+use crate::headers::clean_trailers;
 use crate::upstream::InFlight;
 use crate::upstream::connections::Lease;
 
@@ -146,6 +147,7 @@ impl Stream {
                 return Poll::Ready(Some(Err(BodyError::Broken(error))));
             }
             Some(Ok(frame)) => {
+                let frame = clean(frame);
                 self.progress.pieces.fetch_add(1, Ordering::Relaxed);
                 self.seen += frame.data_ref().map_or(0, |data| data.len() as u64);
                 if let Some(bound) = self.bound.filter(|bound| *bound < self.seen) {
@@ -160,6 +162,13 @@ impl Stream {
         }
         Poll::Ready(None)
     }
+}
+
+fn clean(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        clean_trailers(trailers);
+    }
+    frame
 }
 
 impl Body for Upload {
@@ -228,7 +237,7 @@ impl Download {
             }
             Poll::Ready(Some(piece)) => {
                 self.waiting = false;
-                Poll::Ready(Some(piece.map_err(BodyError::Broken)))
+                Poll::Ready(Some(piece.map(clean).map_err(BodyError::Broken)))
             }
             Poll::Pending => {
                 ready!(self.poll_idle(cx));

@@ -119,14 +119,14 @@ pub struct DrainRules {
 }
 
 /// Where buckets live.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum StoreChoice {
     /// In this process: the limit holds for one gateway.
     Memory,
     /// In Redis: the limit holds for all gateways with the same one.
     Redis {
-        /// `redis://…`
-        url: String,
+        /// `redis://…`; it may hold a password.
+        url: Secret,
     },
 }
 

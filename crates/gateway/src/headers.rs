@@ -136,6 +136,24 @@ pub(crate) fn clean_response(headers: &mut HeaderMap, request_id: &HeaderValue) 
     headers.insert(REQUEST_ID, request_id.clone());
 }
 
+/// Whether a message is framed in the one way that is passed on: no transfer coding, or `chunked`
+/// once.
+pub(crate) fn is_chunked_or_nothing(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let first = codings.next();
+    first.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        && codings.next().is_none()
+}
+
+/// Trailers are headers to many: in both directions they lose what a header would lose.
+pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    remove_limit_fields(trailers);
+    remove_matching(trailers, |name| {
+        is_reserved(name) || name == "x-api-key" || name == "authorization" || name == "te"
+    });
+}
+
 /// Removes an upstream's own limit headers, where the gateway's take their place.
 pub(crate) fn remove_limit_fields(headers: &mut HeaderMap) {
     for name in &LIMIT_FIELDS {

@@ -28,6 +28,7 @@ mod linger; // the body of a refused request
 pub mod upstream; // ⑥ forwards
 mod ops; // the operations port
 mod metrics; // what the rim counts
+mod store_watch; // what the log is told of Redis
 
 pub use assembly::{Evidently, Parts, file_policy, serve, serve_with};
 

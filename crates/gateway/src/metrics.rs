@@ -199,6 +199,10 @@ impl Collector for StoreCounts {
         let name = "weir_store_answering";
         answering.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         let counters = self.0.counters();
+        let may_evict = ConstGauge::new(i64::from(counters.may_evict.load(Ordering::Relaxed)));
+        let help = "Whether the store's settings let it drop live buckets when its memory is full";
+        let name = "weir_store_may_evict";
+        may_evict.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         let openings = self.0.breaker_openings();
         let refused = counters.refused().map(|(_, count)| count).sum();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -210,6 +214,11 @@ impl Collector for StoreCounts {
             ("weir_store_reconnects", "Connections made again", read(&counters.reconnects)),
             ("weir_store_script_loads", "Times the script was sent", read(&counters.script_loads)),
             ("weir_store_breaker_openings", "Times a breaker opened", openings),
+            (
+                "weir_store_evicted",
+                "Keys that the store dropped when full",
+                read(&counters.evicted),
+            ),
         ] {
             let counter = ConstCounter::new(count);
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;

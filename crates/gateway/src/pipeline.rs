@@ -10,12 +10,11 @@ use std::sync::Arc;
 use edge::limiter::Clock;
 use edge::limiter::store::BucketStore;
 use edge::{Admission, AuthMode, Call, Edge, Observed, Presented, Refusal, Seen, Ticket};
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue, UPGRADE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use http_body::Body as _;
 use wire::error::ErrorCode;
 
 use crate::body::{Incoming, ReplyBody};
@@ -30,6 +29,8 @@ use crate::upstream::{Answer, Failed, NotAnswered, Outgoing, Way};
 
 /// Longest request target.
 const TARGET_BYTES_MAX: usize = 8_192;
+/// Longest method; `UPDATEREDIRECTREF` is the longest that is registered.
+const METHOD_BYTES_MAX: usize = 32;
 
 /// What all requests of a worker share.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl<S: BucketStore> Pipeline<S> {
                 response
             }
         };
-        if self.drain.is_started() {
+        if self.drain.is_started() || ends_at_the_close(&response, version) {
             close_after(&mut response, version);
         }
         response
@@ -144,6 +145,11 @@ impl<S: BucketStore> Pipeline<S> {
         self.routes.find(&host, path, method).map_err(|none| match none {
             NoRoute::Unknown => Problem::new(ErrorCode::RouteUnknown, "no route leads there"),
             NoRoute::Method(allowed) => Problem::method(&allowed),
+            NoRoute::TwoReadings => {
+                let detail =
+                    "without its empty segments and parameters the path is another route's";
+                Problem::new(ErrorCode::BadRequest, detail)
+            }
         })
     }
 
@@ -231,6 +237,18 @@ fn close_after(response: &mut Response<ReplyBody>, version: Version) {
     if version < Version::HTTP_2 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    if version < Version::HTTP_11 {
+        // To a newer version the HTTP engine would add that the connection lasts.
+        *response.version_mut() = version;
+    }
+}
+
+/// To a caller of HTTP/1.0, which knows no chunks, only the close ends a body of unknown length,
+/// also if it asked for a connection that lasts.
+fn ends_at_the_close(response: &Response<ReplyBody>, version: Version) -> bool {
+    version < Version::HTTP_11
+        && response.body().size_hint().exact().is_none()
+        && !response.headers().contains_key(CONTENT_LENGTH)
 }
 
 /// 32 hexadecimal digits. Always our own: callers must not choose what records are found by.
@@ -257,11 +275,14 @@ fn understand<'a>(
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return Err(Problem::new(ErrorCode::NotImplemented, "CONNECT and TRACE are not supported"));
     }
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next();
-    if coding.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
-        || codings.next().is_some()
-    {
+    // `post` is another method than `POST`, but not to every service, and costs go by methods.
+    let method = head.method.as_str().as_bytes();
+    let usual = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'-';
+    if METHOD_BYTES_MAX < method.len() || !method.iter().all(usual) {
+        let detail = "a method is a word of capitals";
+        return Err(Problem::new(ErrorCode::NotImplemented, detail));
+    }
+    if !headers::is_chunked_or_nothing(headers) {
         return Err(bad("the only transfer coding is chunked, once"));
     }
     let upgrade = headers.get(UPGRADE).map(HeaderValue::as_bytes);

@@ -2,7 +2,8 @@
 //!
 //! The path has one canonical form, which routes are compared with and which is sent on, so a
 //! service can never understand another path than the one that was charged. What has two readings
-//! (dot segments, encoded slashes) is refused instead of resolved. Among the routes that fit, the
+//! (dot segments, encoded slashes) is refused instead of resolved; empty segments and parameters
+//! pass, unless a service that ignores them would see another route's path. Among the routes that fit, the
 //! most specific host wins, then the longest path, then the one that names methods.
 
 use std::borrow::Cow;
@@ -109,6 +110,8 @@ pub(crate) enum NoRoute {
     Unknown,
     /// Some have, for these methods.
     Method(Vec<Method>),
+    /// Whoever ignores empty segments and parameters reads another route's path.
+    TwoReadings,
 }
 
 /// All routes, most specific first.
@@ -133,6 +136,17 @@ impl RouteTable {
 
     /// The route for a canonical host and path.
     pub(crate) fn find(&self, host: &str, path: &str, method: &Method) -> Result<&Route, NoRoute> {
+        let found = self.first_fit(host, path, method);
+        let Some(reduced) = reduced(path) else { return found };
+        let same = match (&found, &self.first_fit(host, &reduced, method)) {
+            (Ok(one), Ok(other)) => std::ptr::eq(*one, *other),
+            (Err(one), Err(other)) => one == other,
+            (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+        };
+        if same { found } else { Err(NoRoute::TwoReadings) }
+    }
+
+    fn first_fit(&self, host: &str, path: &str, method: &Method) -> Result<&Route, NoRoute> {
         let mut allowed = Vec::new();
         for route in self.iter().filter(|route| route.host.fits(host) && route.path.fits(path)) {
             if route.methods.is_empty() || route.methods.contains(method) {
@@ -164,6 +178,27 @@ pub enum TargetError {
     Host,
 }
 
+/// A canonical path as services read it that merge slashes and cut parameters off, if that is
+/// another path.
+fn reduced(path: &str) -> Option<String> {
+    if !path.contains("//") && !path.contains(';') && !path.contains("%3B") {
+        return None;
+    }
+    let mut out = String::with_capacity(path.len());
+    for segment in path.split('/').map(name).filter(|name| !name.is_empty()) {
+        out.push('/');
+        out.push_str(segment);
+    }
+    Some(if out.is_empty() { "/".to_owned() } else { out })
+}
+
+/// A segment without its parameters. `..;x` is `..` to servers that cut them off, before decoding
+/// or after it.
+fn name(segment: &str) -> &str {
+    let segment = segment.split_once(';').map_or(segment, |(name, _parameters)| name);
+    segment.split_once("%3B").map_or(segment, |(name, _parameters)| name)
+}
+
 /// The one form of a path: unreserved characters decoded, other encodings in upper case. Borrowed
 /// if it has that form already; making it canonical twice changes nothing.
 pub(crate) fn canonical_path(path: &str) -> Result<Cow<'_, str>, TargetError> {
@@ -175,12 +210,11 @@ pub(crate) fn canonical_path(path: &str) -> Result<Cow<'_, str>, TargetError> {
     }
     let canonical =
         if path.contains('%') { Cow::Owned(decoded(path)?) } else { Cow::Borrowed(path) };
-    let dots = |segment: &str| {
-        // `..;x` is `..` to servers that cut parameters off a segment.
-        let name = segment.split_once(';').map_or(segment, |(name, _parameters)| name);
-        name == "." || name == ".."
-    };
-    if canonical.split('/').any(dots) { Err(TargetError::DotSegment) } else { Ok(canonical) }
+    if canonical.split('/').map(name).any(|name| name == "." || name == "..") {
+        Err(TargetError::DotSegment)
+    } else {
+        Ok(canonical)
+    }
 }
 
 fn decoded(path: &str) -> Result<String, TargetError> {

@@ -21,9 +21,10 @@ use crate::route::RouteTable;
 use crate::upstream::Upstream;
 
 mod connections; // how many, and from where
+mod patience; // callers that keep a connection waiting
 mod worker; // one core's runtime and accept loops
 
-use self::connections::PerAddress;
+pub(crate) use self::connections::PerAddress;
 use self::worker::Worker;
 
 /// Connections that wait in the kernel for a worker.
@@ -103,27 +104,6 @@ fn socket(address: SocketAddr, shares: Shares) -> io::Result<std::net::TcpListen
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-impl<S: BucketStore> Shared<S> {
-    pub(crate) fn new(parts: Parts<S>) -> Shared<S> {
-        let Parts { edge, routes, upstreams, metrics, bounds, drain_rules, clock, drain } = parts;
-        let addresses = PerAddress::new(bounds.connections_per_address);
-        Shared { edge, routes, upstreams, metrics, bounds, drain_rules, clock, drain, addresses }
-    }
-}
-
-/// What [`Shared`] is made of.
-#[derive(Debug)]
-pub(crate) struct Parts<S> {
-    pub(crate) edge: Arc<Edge<S>>,
-    pub(crate) routes: RouteTable,
-    pub(crate) upstreams: Vec<Arc<Upstream>>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) bounds: Bounds,
-    pub(crate) drain_rules: DrainRules,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) drain: daemon::Drain,
 }
 
 /// Runs all workers until the drain has ended.

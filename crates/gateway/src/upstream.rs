@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use edge::limiter::Clock;
-use http::header::HOST;
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 use http_body::Body;
@@ -18,6 +18,7 @@ use self::connections::{ConnectError, Connections, Lease, SendError};
 use self::health::{Health, Met, may_eject};
 use crate::body::{Download, Incoming, ReplyBody, Upload, UploadEnd, UploadWatch};
 use crate::config::UpstreamConfig;
+use crate::headers::is_chunked_or_nothing;
 use crate::metrics::UpstreamMetrics;
 
 pub(crate) mod balance; // which endpoint
@@ -347,7 +348,13 @@ impl Way {
         watch: Option<&mut UploadWatch>,
     ) -> Result<http::Response<Incoming>, HeadError> {
         match sent {
-            Ok(response) => Ok(response),
+            Ok(response) if is_whole(&response) => Ok(response),
+            Ok(response) => {
+                self.upstream.metrics.broken.inc();
+                let (upstream, status) = (&self.upstream.config.name, response.status());
+                tracing::debug!(%upstream, %status, "a response with two readings");
+                Err(HeadError::Failed(Failed::Unreachable))
+            }
             Err(SendError::Unsent(request)) => Err(HeadError::Unsent(request)),
             Err(SendError::Broken(error)) => {
                 let failed = match watch.and_then(UploadWatch::has_ended) {
@@ -384,6 +391,15 @@ enum HeadError {
     Unsent(Box<Request<Upload>>),
     /// It ended.
     Failed(Failed),
+}
+
+/// Whether a response can be passed on: final (nobody asked for another protocol), and with one
+/// length. The connection it came from is in doubt otherwise.
+fn is_whole(response: &http::Response<Incoming>) -> bool {
+    let headers = response.headers();
+    let two_lengths =
+        headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH);
+    !response.status().is_informational() && !two_lengths && is_chunked_or_nothing(headers)
 }
 
 /// Waits for the end of the upload, as long as it moves.

@@ -317,6 +317,11 @@ impl<'a> Work<'a> {
         let taken = granted + lent;
         self.each_level(|level, _| level.tokens -= taken.cast_signed());
         self.state.lent_now += lease.held + lent;
+        if self.state.granted_total > EXACT_BOUND - 1 - taken {
+            // A counter that is full starts again, as after a repaired loss.
+            self.state.granted_total = 0;
+            self.state.incarnation += 1;
+        }
         self.state.granted_total += taken;
         self.changed |= taken > 0;
         let death = (self.state.generation + 2) * GENERATION_US;

@@ -94,6 +94,8 @@ impl fmt::Display for FailurePolicy {
 pub struct LocalBucket {
     at: Timestamp,
     levels: [LocalLevel; 2],
+    /// Levels in use: the plan it began under had so many limits.
+    limits: usize,
 }
 
 /// What a local bucket answers.
@@ -191,7 +193,7 @@ impl LocalBucket {
             let fill = if scaled.raised { fill.min(luck) } else { fill };
             *level = scaled.filled(fill);
         }
-        LocalBucket { at: now, levels }
+        LocalBucket { at: now, levels, limits: limits.iter().count() }
     }
 
     /// Takes `cost` from both buckets or from none. A cost above a bucket's capacity may overdraw
@@ -224,6 +226,20 @@ impl LocalBucket {
             level.tokens -= cost;
         }
         LocalAnswer::Taken { remaining: u64::try_from(left).unwrap_or(0) }
+    }
+
+    /// Whether it has a level for each of the plan's limits and no other.
+    pub fn knows(&self, limits: &Limits) -> bool {
+        self.limits == limits.iter().count()
+    }
+
+    /// The plan has won or lost its sustained limit: that one begins as in `fresh`, which would
+    /// start now under the new plan. What was used of the burst limit stays used.
+    pub fn learn(&mut self, fresh: &LocalBucket) {
+        let [_burst, sustained] = &mut self.levels;
+        let [_, begun] = fresh.levels;
+        *sustained = begun;
+        self.limits = fresh.limits;
     }
 
     /// At the start of another outage: no fuller than a bucket that would start now.

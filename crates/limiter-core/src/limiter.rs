@@ -106,7 +106,7 @@ impl<S: BucketStore> Limiter<S> {
         }
         let now = shared.clock.now();
         let entry = shared.entry(&contract.key, now);
-        match entry.join(contract, cost, now) {
+        match entry.join(contract, cost, shared.gateways(), now) {
             Join::Decided(decision) => decision,
             Join::Waiting(waiter) => self.wait(&entry, contract, waiter).await,
             Join::Fly(request) => self.fly(entry, contract, cost, request, now).await,
@@ -119,8 +119,10 @@ impl<S: BucketStore> Limiter<S> {
         self.shared.store.call(&contract.key, &request).await
     }
 
-    /// Forgets idle keys; to be called every few seconds.
+    /// Forgets idle keys, here and in a store that lives in this process; to be called every few
+    /// seconds.
     pub fn sweep(&self) {
+        self.shared.store.sweep();
         let now = self.shared.clock.now();
         self.shared.entries.pin().retain(|_, entry| {
             let idle_max = if entry.was_degraded() { IDLE_DEGRADED_MAX } else { IDLE_MAX };

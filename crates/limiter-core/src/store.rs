@@ -27,6 +27,10 @@ pub trait BucketStore: Send + Sync + 'static {
         key: &BucketKey,
         request: &Request,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+
+    /// Drops buckets that have expired, where the store does not do so by itself. The limiter asks
+    /// for it now and then: buckets of clients who never come again must not stay for ever.
+    fn sweep(&self) {}
 }
 
 /// Why a store gave no reply. Only [`StoreError::Lost`] may have taken tokens.

@@ -1,11 +1,13 @@
 //! Operator token → who is calling and in which role.
 //!
 //! A token is found by its public id and compared by its hash in constant time. Ten failed tokens a
-//! minute from one address and that address is not listened to for the rest of the minute. There is
+//! minute from one address and it is only listened to with tokens that have opened before, for the
+//! rest of the minute: behind a proxy or on one machine, gateways share an address with whoever
+//! fails. There is
 //! no default credential: a start without a usable admin token prints one bootstrap token, good for
 //! an hour and for one thing, making an admin's token.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -22,8 +24,11 @@ use crate::store::{PlanStore, Stamp, StoreError, TokenSpec};
 
 /// Failed tokens of one address in one minute; then it has to wait.
 const FAILURES_MAX: u32 = 10;
-/// Addresses that are remembered; beyond it all others are counted as one.
+/// Addresses that are remembered in one minute; failures of further ones are not counted, for
+/// whoever has so many addresses must not close the door for everybody else.
 const ADDRESSES_MAX: usize = 65_536;
+/// Tokens that are remembered as having opened, far more than there are in use.
+const OPENED_MAX: usize = 16_384;
 const MINUTE_MS: u64 = 60_000;
 /// How long a bootstrap token opens.
 const BOOTSTRAP_MS: u64 = 3_600_000;
@@ -50,12 +55,14 @@ pub(crate) enum Denied {
 pub(crate) struct Auth {
     store: PlanStore,
     failures: Failures,
+    /// Hashes of tokens that opened since the start. They are checked like any other.
+    opened: Mutex<HashSet<[u8; 32]>>,
     clock: Arc<dyn Clock>,
 }
 
 impl Auth {
     pub(crate) fn new(store: PlanStore, clock: Arc<dyn Clock>) -> Auth {
-        Auth { store, failures: Failures::default(), clock }
+        Auth { store, failures: Failures::default(), opened: Mutex::default(), clock }
     }
 
     /// Who shows this `Authorization` header from this address?
@@ -65,18 +72,24 @@ impl Auth {
         from: IpAddr,
     ) -> Result<Caller, Denied> {
         let now = self.clock.now().us() / 1_000;
-        if let Some(seconds) = self.failures.wait(from, now) {
+        let text = authorization.and_then(bearer);
+        if let Some(seconds) = self.failures.wait(from, now)
+            && !text.is_some_and(|text| self.has_opened(text))
+        {
             let detail = format!("{FAILURES_MAX} tokens failed in this minute");
             let body = ErrorBody::new(ErrorCode::TooManyAttempts, detail);
             return Err(Denied::Refused(Box::new(body), Some(seconds)));
         }
-        let Some(text) = authorization.and_then(bearer) else {
+        let Some(text) = text else {
             let body = ErrorBody::new(ErrorCode::TokenMissing, "there is no bearer token")
                 .with_hint("send `Authorization: Bearer weiro_…`");
             return Err(Denied::Refused(Box::new(body), None));
         };
         match self.check(text, now).await {
-            Ok(Some(caller)) => Ok(caller),
+            Ok(Some(caller)) => {
+                self.remember(text);
+                Ok(caller)
+            }
             Ok(None) => {
                 self.failures.add(from, now);
                 let detail = "the token is unknown, revoked or expired";
@@ -84,6 +97,18 @@ impl Auth {
                 Err(Denied::Refused(Box::new(body), None))
             }
             Err(error) => Err(Denied::Store(error)),
+        }
+    }
+
+    fn has_opened(&self, text: &str) -> bool {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.contains(token_hash(text).bytes())
+    }
+
+    fn remember(&self, text: &str) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if opened.len() < OPENED_MAX {
+            opened.insert(*token_hash(text).bytes());
         }
     }
 
@@ -135,9 +160,10 @@ impl Failures {
         if counts.len() >= ADDRESSES_MAX {
             counts.retain(|_, (at, _)| *at == minute);
         }
-        let room = counts.len() < ADDRESSES_MAX || counts.contains_key(&network(from));
-        let address = if room { network(from) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-        let (at, count) = counts.entry(address).or_default();
+        if counts.len() >= ADDRESSES_MAX && !counts.contains_key(&network(from)) {
+            return;
+        }
+        let (at, count) = counts.entry(network(from)).or_default();
         if *at != minute {
             (*at, *count) = (minute, 0);
         }

@@ -1,5 +1,6 @@
 //! Flags, what they come to, and the files of the state folder. Every mistake is told at once.
 
+use std::fmt;
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -10,7 +11,7 @@ use daemon::{Failure, HasProcessFlags, ProcessFlags};
 use wire::key::Pepper;
 
 /// The control plane of Weir: plans, clients, API keys, rollout.
-#[derive(Debug, Clone, clap::Parser)]
+#[derive(Clone, clap::Parser)]
 #[command(name = "weir-plans-api", version)]
 pub struct Flags {
     #[command(flatten)]
@@ -45,6 +46,17 @@ pub struct Flags {
     bootstrap_token_file: Option<PathBuf>,
 }
 
+impl fmt::Debug for Flags {
+    /// Without the database, whose URL may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Flags { listen, state_dir, .. } = self;
+        f.debug_struct("Flags")
+            .field("listen", listen)
+            .field("state_dir", state_dir)
+            .finish_non_exhaustive()
+    }
+}
+
 impl HasProcessFlags for Flags {
     fn process(&self) -> &ProcessFlags {
         &self.process
@@ -52,7 +64,7 @@ impl HasProcessFlags for Flags {
 }
 
 /// What the process runs with.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Settings {
     /// Where to listen.
     pub listen: SocketAddr,
@@ -69,12 +81,31 @@ pub struct Settings {
 }
 
 /// Where the evidence is, and the secret shared with it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ShadowCompare {
     /// Its address.
     pub url: String,
     /// The shared secret.
     pub control_token: String,
+}
+
+impl fmt::Debug for Settings {
+    /// Without the database, whose URL may hold a password, and without the operations token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { listen, state_dir, shadow_compare, .. } = self;
+        f.debug_struct("Settings")
+            .field("listen", listen)
+            .field("state_dir", state_dir)
+            .field("shadow_compare", shadow_compare)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ShadowCompare {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShadowCompare").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 impl Settings {

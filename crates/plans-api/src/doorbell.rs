@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use daemon::Context;
+use daemon::log::chain;
 use daemon::sql::PgListener;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
@@ -96,15 +97,4 @@ async fn forget(store: PlanStore) {
             Err(error) => tracing::warn!(error = %chain(&error), "cannot forget old changes"),
         }
     }
-}
-
-/// An error with its causes, for the log.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
-    }
-    text
 }

@@ -3,6 +3,8 @@
 //! No evidence means no: without shadow-compare, or with an answer that does not read, the step is
 //! refused as unavailable, not allowed.
 
+use std::time::Duration;
+
 use daemon::Failure;
 use serde::Serialize;
 use serde_json::Value;
@@ -12,6 +14,9 @@ use wire::gate::{GateReport, GateVerdict, LINE_ONE_IN, PAIRS_MIN};
 use wire::rollout::RolloutValue;
 
 use crate::config::ShadowCompare;
+
+/// Longest wait for shadow-compare: our own callers must still be there for the answer.
+const ANSWER_MAX: Duration = Duration::from_secs(4);
 
 /// Talks to shadow-compare.
 #[derive(Debug)]
@@ -33,13 +38,13 @@ impl Evidence {
 
     /// The number of a rollout.
     pub(crate) async fn report(&self, rollout: &RolloutValue) -> Result<GateReport, ErrorBody> {
-        let call = Call::post("/v1/gate", &Question { rollout });
+        let call = Call::post("/v1/gate", &Question { rollout }).deadline(ANSWER_MAX);
         self.http.send(call).await.map_err(unavailable)
     }
 
     /// A read, passed on.
     pub(crate) async fn read(&self, call: Call) -> Result<Value, ErrorBody> {
-        self.http.send(call).await.map_err(|error| match error {
+        self.http.send(call.deadline(ANSWER_MAX)).await.map_err(|error| match error {
             ClientError::Refused(body) if (400..500).contains(&body.status) => *body,
             other @ (ClientError::Refused(_)
             | ClientError::Unreachable { .. }

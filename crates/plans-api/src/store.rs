@@ -250,6 +250,45 @@ fn page<T>(
     wire::client::plans::Page { items, next }
 }
 
+/// A page of rows of which one may be damaged, by somebody's hand: it hides no other.
+fn readable<T>(
+    rows: &[Row],
+    limit: u32,
+    id: &str,
+    item: impl Fn(&Row) -> Result<T, StoreError>,
+) -> Result<wire::client::plans::Page<T>, StoreError> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let here = rows.get(..limit).unwrap_or(rows);
+    let last = here.last().filter(|_| here.len() < rows.len());
+    let next = last.map(|row| row.text(id)).transpose()?;
+    let mut items = Vec::with_capacity(here.len());
+    for row in here {
+        match item(row) {
+            Ok(item) => items.push(item),
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::error!(%error, "left out of a list");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(wire::client::plans::Page { items, next })
+}
+
+/// Labels are for people: damaged ones are none, and nothing else suffers.
+fn labels_of(
+    row: &Row,
+    kind: &'static str,
+    id: &str,
+) -> Result<std::collections::BTreeMap<String, String>, StoreError> {
+    match json_of(row, "labels", kind, id) {
+        Err(error @ StoreError::Damaged { .. }) => {
+            tracing::error!(%error, "shown without labels");
+            Ok(std::collections::BTreeMap::new())
+        }
+        read => read,
+    }
+}
+
 /// Reads a JSON column.
 fn json_of<T: serde::de::DeserializeOwned>(
     row: &Row,

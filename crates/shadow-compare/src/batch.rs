@@ -3,7 +3,7 @@
 //! A batch that contradicts itself is refused whole, with every mistake named; half a batch is
 //! never counted. Whether it fits to the other batches of its process is judged by [`crate::boot`].
 
-use wire::batch::{Batch, CELLS_MAX, RECORDS_MAX, TallyCell};
+use wire::batch::{Batch, CELLS_MAX, COST_ALLOWED_MAX, RECORDS_MAX, TallyCell};
 use wire::error::{ErrorCode, FieldError};
 use wire::rollout::Phase;
 
@@ -11,8 +11,6 @@ use wire::rollout::Phase;
 pub(crate) const BATCH_BYTES_MAX: usize = 32 << 20;
 /// Largest count in one cell: sums over two weeks of such cells still fit in 63 bits.
 const COUNT_MAX: u64 = 1 << 40;
-/// Largest sum of costs in one cell.
-const COST_MAX: u64 = 1 << 50;
 /// Longest text (gateway, boot, client, service) in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 /// Mistakes that are told; more are only counted.
@@ -82,7 +80,7 @@ fn check_cell(path: &str, cell: &TallyCell, found: &mut Mistakes) {
         cell.rejected,
     ];
     let sum = ways.iter().fold(0, |sum: u64, way| sum.saturating_add(*way));
-    if cell.requests > COUNT_MAX || cell.cost_allowed > COST_MAX {
+    if cell.requests > COUNT_MAX || cell.cost_allowed > COST_ALLOWED_MAX {
         found.add(format!("{path}.requests"), "is more than a second can hold".to_owned());
     } else if sum > cell.requests || (cell.phase == Phase::Shadow && sum != cell.requests) {
         let requests = cell.requests;

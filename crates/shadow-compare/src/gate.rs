@@ -1,7 +1,8 @@
 //! The raw number of a rollout: which cells and which losses it rests on.
 //!
 //! Counted is a cell in phase shadow whose client is in shadow by the rollout's rules, if the cell
-//! was made after the client entered that phase. Cells without a client (from a full table) belong
+//! was made after the client entered that phase. A phase that begins in the future is a lie, and would
+//! count for every rollout to come. Cells without a client (from a full table) belong
 //! to nobody in particular, so they count whenever they can belong to somebody.
 //!
 //! Losses count whole, as disagreements: every decision lost since the earliest revision at which
@@ -22,12 +23,15 @@ pub(crate) struct Rules<'a> {
     own: BTreeMap<&'a str, &'a RolloutRule>,
     all: Option<&'a RolloutRule>,
     earliest: Option<u64>,
+    /// Newest revision of the rollout: none of its phases began later.
+    newest: u64,
 }
 
 impl<'a> Rules<'a> {
     /// Of a rollout.
     pub(crate) fn of(rollout: &'a RolloutValue) -> Rules<'a> {
-        let mut rules = Rules { own: BTreeMap::new(), all: None, earliest: None };
+        let newest = rollout.revision;
+        let mut rules = Rules { own: BTreeMap::new(), all: None, earliest: None, newest };
         for rule in &rollout.rules {
             // As in `RolloutValue::rule_for`, the first of two rules for one subject decides.
             match &rule.subject {
@@ -56,7 +60,8 @@ impl<'a> Rules<'a> {
             let rule = self.own.get(cell.client.as_str()).copied().or(self.all);
             rule.filter(is_shadow).map(|rule| rule.since_revision)
         };
-        cell.phase == Phase::Shadow && since.is_some_and(|since| since <= cell.since_revision)
+        let believable = |since| (since..=self.newest).contains(&cell.since_revision);
+        cell.phase == Phase::Shadow && since.is_some_and(believable)
     }
 }
 
@@ -145,6 +150,13 @@ mod tests {
         ];
         let report = count(&rules, &cells, &[]);
         assert_eq!((report.pairs, report.disagreements), (33, 3));
+    }
+
+    #[test]
+    fn evidence_from_a_phase_that_has_not_begun_counts_for_nothing() {
+        let rules = rollout(vec![rule(None, Phase::Shadow, 10)]);
+        let cells = [20, 21, u64::MAX].map(|revision| since(revision, shadow_cell("c", 5_000, 0)));
+        assert_eq!(count(&rules, &cells, &[]).pairs, 5_000, "the rollout is at revision 20");
     }
 
     #[test]

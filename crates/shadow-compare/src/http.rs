@@ -211,7 +211,7 @@ async fn explain<S: EvidenceStore>(
     let explained = api.evidence.explain(&request_id);
     explained.map(Json).ok_or_else(|| {
         let none = format!("no recent record of request {request_id}");
-        let hint = "records are kept in memory for a while, of sampled clients only";
+        let hint = "records are kept while a rollout is active, in memory, of sampled clients only";
         ErrorBody::new(ErrorCode::NotFound, none).with_hint(hint).into()
     })
 }

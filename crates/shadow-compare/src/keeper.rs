@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon::log::chain;
 use tokio::sync::{mpsc, oneshot};
 use wire::batch::{Batch, BatchAck};
 
@@ -254,17 +255,6 @@ async fn reload<S: EvidenceStore>(shared: &Shared<S>) -> Result<(), KeeperError>
     }
     shared.replace(book);
     Ok(())
-}
-
-/// An error with its causes, for a log line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -46,11 +46,6 @@ const fn phase_order(phase: Phase) -> u8 {
     }
 }
 
-/// The phase with this name.
-pub(crate) fn phase_named(name: &str) -> Option<Phase> {
-    [Phase::Off, Phase::Shadow, Phase::Enforce].into_iter().find(|phase| phase.name() == name)
-}
-
 /// Sums that are not in the database yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {

@@ -14,6 +14,10 @@ pub const CELLS_MAX: usize = 65_536;
 /// Most records of a batch.
 pub const RECORDS_MAX: usize = 8_192;
 
+/// Most tokens that one cell of a batch reports as allowed: what is beyond it is not counted, so
+/// that the sums of many cells fit in 63 bits.
+pub const COST_ALLOWED_MAX: u64 = 1 << 50;
+
 /// `POST /v1/batches`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {

@@ -268,7 +268,7 @@ impl Client {
         let read = *request.method() == Method::GET;
         let unreachable = |error: &reqwest::Error| Broken {
             repeat: !error.is_timeout() && (read || error.is_connect()),
-            error: ClientError::Unreachable { url: self.base.clone(), reason: chain(error) },
+            error: ClientError::Unreachable { url: self.base.clone(), reason: innermost(error) },
         };
         let mut answer = self.http.execute(request).await.map_err(|error| unreachable(&error))?;
         let status = answer.status();
@@ -306,11 +306,12 @@ impl Broken {
     }
 }
 
-fn chain(error: &reqwest::Error) -> String {
+/// The innermost cause says most: refused, reset, not found.
+fn innermost(error: &reqwest::Error) -> String {
     let mut next = std::error::Error::source(error);
     let mut text = error.to_string();
     while let Some(source) = next {
-        text = source.to_string(); // the innermost cause says most: refused, reset, not found
+        text = source.to_string();
         next = source.source();
     }
     text

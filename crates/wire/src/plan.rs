@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{ErrorCode, FieldError};
 use crate::name::Name;
-use crate::strict::{Fields, Problems, shown};
+use crate::strict::{Fields, Problems, is_printable, shown};
 
 /// Most cost rules of a plan.
 pub const COST_RULES_MAX: usize = 64;
@@ -295,7 +295,7 @@ pub fn parse_labels(fields: &mut Fields<'_>, problems: &mut Problems) -> BTreeMa
     };
     for (name, value) in object {
         match value.as_str() {
-            Some(text) if Name::new(name).is_ok() && text.len() <= 64 => {
+            Some(text) if Name::new(name).is_ok() && text.len() <= 64 && is_printable(text) => {
                 labels.insert(name.clone(), text.to_owned());
             }
             _ => {

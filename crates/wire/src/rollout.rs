@@ -19,6 +19,14 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase.
+    pub const ALL: [Phase; 3] = [Phase::Off, Phase::Shadow, Phase::Enforce];
+
+    /// The phase that is written so.
+    pub fn named(name: &str) -> Option<Phase> {
+        Phase::ALL.into_iter().find(|phase| phase.name() == name)
+    }
+
     /// As written in commands and bodies.
     pub const fn name(self) -> &'static str {
         match self {

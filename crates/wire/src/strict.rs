@@ -144,11 +144,15 @@ impl<'a> Fields<'a> {
         self.object?.get(name).filter(|value| !value.is_null())
     }
 
-    /// A text, or a mistake.
+    /// A text without control characters, or a mistake.
     pub fn text(&mut self, name: &'static str, problems: &mut Problems) -> Option<&'a str> {
         let value = self.get(name)?;
         if value.as_str().is_none() {
             let detail = format!("must be a text, not {}", shown(value));
+            problems.add(self.path(name), ErrorCode::InvalidValue, detail);
+        }
+        if value.as_str().is_some_and(|text| !is_printable(text)) {
+            let detail = format!("has control characters: {}", shown(value));
             problems.add(self.path(name), ErrorCode::InvalidValue, detail);
         }
         value.as_str()
@@ -196,6 +200,12 @@ impl<'a> Fields<'a> {
             }
         }
     }
+}
+
+/// Whether a text can be stored everywhere (Postgres has no zero byte) and shown on any terminal:
+/// it has no control characters but line ends and tabs.
+pub fn is_printable(text: &str) -> bool {
+    text.chars().all(|c| !c.is_control() || c == '\n' || c == '\t')
 }
 
 /// A value as an error message shows it: short, and never a whole document.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use demo::Verdict;
-use serde_json::{Value, json};
+use serde_json::json;
 use system_tests::oracle::{Origin, deepest_excess, float, quantile};
 use system_tests::process::eventually;
 use system_tests::traffic::Sent;
@@ -15,11 +15,6 @@ use crate::report::{Limit, Report};
 
 /// How long tallies may take to be on disk.
 const TALLIES_MAX: Duration = Duration::from_secs(15);
-
-/// Decisions about known clients, and those of them that were made without the store: on a machine
-/// too slow for Redis to answer within 5 ms a phase says little.
-const DECISIONS: &str = "weir_decisions_total";
-const DEGRADED: &str = "weir_degraded_decisions_total";
 
 /// What later phases are compared with.
 pub struct Before {
@@ -43,27 +38,33 @@ pub async fn shadow(scene: &mut Scene, report: &mut Report) -> anyhow::Result<()
     let answer = scene.world.control.set_all("shadow").await?;
     let revision = system_tests::control::revision(&answer)?;
     scene.world.control.wait_applied(scene.world.gateways.len(), revision).await?;
-    let degraded = scene.counter(DEGRADED).await?;
     let stretch = scene.play("shadow", report).await?;
-    let degraded = scene.counter(DEGRADED).await? - degraded;
     let origin = Origin::new(&stretch.arrivals);
     let changed = stretch.sent.iter().filter(|sent| !as_the_service_said(sent, &origin)).count();
     report.require("shadow_changed_responses", float(changed), Limit::Exactly(0.0));
 
     let offered = stretch.noisy().count();
     let arrived = stretch.noisy().filter(|sent| origin.arrival(sent).is_some()).count();
-    let (requests, would_deny) = tallies(scene, arrived as u64).await?;
+    let what = format!("{arrived} more requests of the noisy client in the tallies");
+    let tallied = eventually(&what, TALLIES_MAX, || async {
+        let now = scene.tallied().await?;
+        let more = now.requests - stretch.tallied_before.requests;
+        Ok((more >= arrived as u64).then_some(now))
+    })
+    .await?;
+    let requests = float(usize::try_from(tallied.requests - stretch.tallied_before.requests)?);
+    let would_deny = tallied.would_deny - stretch.tallied_before.would_deny;
     let expected = 1.0 - stretch.noisy_contract() / float(offered);
-    let share = float(usize::try_from(would_deny)?) / float(usize::try_from(requests)?);
+    let share = float(usize::try_from(would_deny)?) / requests;
     report.require("would_deny_share", share, Limit::Between(expected - 0.01, expected + 0.01));
-    let differ = float(arrived) - float(usize::try_from(requests)?);
+    let differ = float(arrived) - requests;
     report.require("tally_minus_origin", differ, Limit::Exactly(0.0));
     report.round(json!({
         "phase": "shadow",
         "others_p99_ms": ms(others_p99(&stretch)),
         "admitted": stretch.admitted_over_contract(),
         "would_deny_expected": expected,
-        "degraded_decisions": degraded,
+        "degraded_share": stretch.degraded,
     }));
     gate_refuses(scene, report).await
 }
@@ -86,11 +87,8 @@ pub async fn enforce(
     before: &Before,
 ) -> anyhow::Result<()> {
     scene.enforce_everybody().await?;
-    let (counted, degraded) = (scene.counter(DECISIONS).await?, scene.counter(DEGRADED).await?);
     let mut stretch = scene.play("enforce", report).await?;
-    let counted = scene.counter(DECISIONS).await? - counted;
-    let degraded = scene.counter(DEGRADED).await? - degraded;
-    let differ = counted - float(stretch.sent.len());
+    let differ = stretch.counted - float(stretch.sent.len());
     report.require("counters_minus_sent", differ, Limit::Exactly(0.0));
     if scene.sabotage == Some(Sabotage::SecondDoor) {
         open_second_door(scene, &mut stretch).await?;
@@ -119,7 +117,7 @@ pub async fn enforce(
         "phase": "enforce",
         "others_p99_ms": ms(p99),
         "admitted": times,
-        "degraded_decisions": degraded,
+        "degraded_share": stretch.degraded,
     }));
     Ok(())
 }
@@ -149,24 +147,6 @@ fn as_the_service_said(sent: &Sent, origin: &Origin<'_>) -> bool {
         None => false,
     };
     said && !sent.by_edge && !sent.limit_headers
-}
-
-/// Requests and would-be denials of the noisy client, as shadow-compare counted them.
-async fn tallies(scene: &Scene, arrived: u64) -> anyhow::Result<(u64, u64)> {
-    let path = "/v1/shadow/clients/top?by=would_deny&n=5";
-    let what = format!("{arrived} requests of the noisy client in the tallies");
-    let last = std::cell::Cell::new(0);
-    let found = eventually(&what, TALLIES_MAX, || async {
-        let answer = scene.world.control.get(path).await?;
-        let items = answer.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-        let noisy = demo::incident::NOISY_CLIENT;
-        let item = items.into_iter().find(|item| item.get("client") == Some(&json!(noisy)));
-        let count = |name: &str| item.as_ref().and_then(|item| item.get(name)?.as_u64());
-        let counts = count("requests").zip(count("would_deny"));
-        last.set(counts.map_or(0, |(requests, _)| requests));
-        Ok(counts.filter(|(requests, _)| *requests >= arrived))
-    });
-    found.await.map_err(|error| error.context(format!("there are {}", last.get())))
 }
 
 fn others_p99(stretch: &Stretch) -> Duration {

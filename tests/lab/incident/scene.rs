@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use demo::incident::{NOISY_PLAN, Offer, PlanLine, QUIET_PLAN, Script, Shot};
+use demo::incident::{NOISY_CLIENT, NOISY_PLAN, Offer, PlanLine, QUIET_PLAN, Script, Shot};
 use demo::{Mode, Verdict};
+use serde_json::{Value, json};
 use system_tests::control::plan;
 use system_tests::oracle::{Contract, Origin, float, offered_achieved};
 use system_tests::services::Arrived;
@@ -19,6 +20,15 @@ const TIMES: u64 = 10;
 const OTHERS: usize = 50;
 /// A request that is sent later than this is not the intended load.
 const LATE_MAX: Duration = Duration::from_millis(100);
+/// A stretch with a larger share of decisions without the store says little about limits: the
+/// machine was too slow for Redis to answer in time.
+const DEGRADED_MAX: f64 = 0.001;
+/// How often such a stretch is played again.
+const REPEATS_MAX: usize = 3;
+/// Decisions of the gateways about known clients.
+const DECISIONS: &str = "weir_decisions_total";
+/// Decisions of the gateways that were made without the store.
+const DEGRADED: &str = "weir_degraded_decisions_total";
 /// Long enough for every bucket of the script to fill.
 const FILLED: Duration = Duration::from_millis(2_300);
 
@@ -74,11 +84,27 @@ pub struct Scene {
 }
 
 /// One stretch of traffic with what arrived at the services.
+#[derive(Debug, Default)]
 pub struct Stretch {
     /// What was sent.
     pub sent: Vec<Sent>,
     /// What arrived.
     pub arrivals: Vec<Arrived>,
+    /// Decisions that the gateways counted meanwhile.
+    pub counted: f64,
+    /// Share of the requests that were decided without the store.
+    pub degraded: f64,
+    /// What was tallied of the noisy client before.
+    pub tallied_before: Tallied,
+}
+
+/// What shadow-compare has counted of the noisy client.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tallied {
+    /// Decided requests.
+    pub requests: u64,
+    /// Of these, what the edge denied or would have denied.
+    pub would_deny: u64,
 }
 
 impl Stretch {
@@ -167,35 +193,57 @@ impl Scene {
         self.world.control.wait_applied(self.world.gateways.len(), revision).await
     }
 
-    /// Fills all buckets, plays the script once, reads the arrival logs.
+    /// Fills all buckets, plays the script, reads the arrival logs. Played again, and told, if the
+    /// machine was too slow; the last one counts, whatever it was.
     pub async fn play(&mut self, name: &str, report: &mut Report) -> anyhow::Result<Stretch> {
+        for attempt in 0.. {
+            let degraded = self.counter(DEGRADED).await?;
+            let stretch = self.play_once(name, report).await?;
+            let share = (self.counter(DEGRADED).await? - degraded) / float(stretch.sent.len());
+            if share <= DEGRADED_MAX || attempt == REPEATS_MAX {
+                return Ok(Stretch { degraded: share, ..stretch });
+            }
+            let percent = share * 100.0;
+            report.note(format!("{name} played again: {percent:.2} % were decided without Redis"));
+        }
+        anyhow::bail!("{name} was never played")
+    }
+
+    async fn play_once(&mut self, name: &str, report: &mut Report) -> anyhow::Result<Stretch> {
         self.stretches += 1;
         let shots = self.script.shots(self.length, self.seed + self.stretches * 1_000_003);
-        let sent = self.send(&shots, report).await?;
+        self.rest().await?;
+        let (counted, tallied_before) = (self.counter(DECISIONS).await?, self.tallied().await?);
+        let sent = self.callers.open_loop(&shots).await?;
+        let counted = self.counter(DECISIONS).await? - counted;
+        report.samples(sent.len() as u64);
+        report.offered(offered_achieved(&sent, shots.len(), LATE_MAX));
         let arrivals = self.world.services.arrivals().await?;
         let origin = Origin::new(&arrivals);
         let strangers = origin.unexplained(&sent);
         anyhow::ensure!(origin.twice == 0, "{name}: {} requests arrived twice", origin.twice);
         anyhow::ensure!(strangers == 0, "{name}: {strangers} arrivals that nobody sent");
-        Ok(Stretch { sent, arrivals })
+        Ok(Stretch { sent, arrivals, counted, degraded: 0.0, tallied_before })
     }
 
-    /// A counter of all gateways, added up.
-    pub async fn counter(&self, name: &str) -> anyhow::Result<f64> {
+    /// What shadow-compare has counted of the noisy client so far.
+    pub async fn tallied(&self) -> anyhow::Result<Tallied> {
+        let answer = self.world.control.get("/v1/shadow/clients/top?by=would_deny&n=5").await?;
+        let items = answer.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+        let noisy = items.into_iter().find(|item| item.get("client") == Some(&json!(NOISY_CLIENT)));
+        let count = |name: &str| noisy.as_ref().and_then(|item| item.get(name)?.as_u64());
+        Ok(Tallied {
+            requests: count("requests").unwrap_or(0),
+            would_deny: count("would_deny").unwrap_or(0),
+        })
+    }
+
+    async fn counter(&self, name: &str) -> anyhow::Result<f64> {
         let mut sum = 0.0;
         for gateway in &self.world.gateways {
             sum += gateway.counter(name).await?;
         }
         Ok(sum)
-    }
-
-    /// Fills all buckets and sends these.
-    pub async fn send(&self, shots: &[Shot], report: &mut Report) -> anyhow::Result<Vec<Sent>> {
-        self.rest().await?;
-        let sent = self.callers.open_loop(shots).await?;
-        report.samples(sent.len() as u64);
-        report.offered(offered_achieved(&sent, shots.len(), LATE_MAX));
-        Ok(sent)
     }
 
     /// Waits until every bucket is full, and empties the logs.

@@ -16,7 +16,10 @@ pub(crate) enum PlanCommand {
     List,
     /// One plan
     #[command(after_help = "Example:\n  weir plan get pro -o json")]
-    Get { name: String },
+    Get {
+        /// Name of the plan
+        name: String,
+    },
     /// Make a plan, or change what the flags name
     #[command(
         after_help = "Example:\n  weir plan set pro --burst 100@50/s --sustained 2000000@2000000/d"
@@ -25,6 +28,7 @@ pub(crate) enum PlanCommand {
     /// Delete a plan that no client uses
     #[command(after_help = "Example:\n  weir plan delete old --yes")]
     Delete {
+        /// Name of the plan
         name: String,
         #[command(flatten)]
         change: ChangeFlags,
@@ -40,6 +44,7 @@ pub(crate) enum PlanCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanSet {
+    /// Name of the plan
     pub(crate) name: String,
     /// Burst limit: capacity@refill, such as 100@50/s
     #[arg(long, value_name = "N@RATE", allow_hyphen_values = true)]
@@ -86,7 +91,10 @@ pub(crate) enum ClientCommand {
     },
     /// One client
     #[command(after_help = "Example:\n  weir client get acme")]
-    Get { id: String },
+    Get {
+        /// Id of the client
+        id: String,
+    },
     /// Make a client, or change what the flags name
     #[command(after_help = "Example:\n  weir client set acme --plan pro --reason \"upgrade\"")]
     Set(ClientSet),
@@ -104,6 +112,7 @@ pub(crate) enum ClientCommand {
 /// One object by its id, and a change to it.
 #[derive(Debug, Args)]
 pub(crate) struct Named {
+    /// Its id, as `list` shows it
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) change: ChangeFlags,
@@ -111,6 +120,7 @@ pub(crate) struct Named {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientSet {
+    /// Id of the client
     pub(crate) id: String,
     /// Its plan; needed for a new client
     #[arg(long)]
@@ -132,6 +142,7 @@ pub(crate) enum KeyCommand {
     /// A new key; it is shown once
     #[command(after_help = "Example:\n  weir key create acme --env test --expires-in 90d")]
     Create {
+        /// Client that the key will belong to
         client: String,
         /// live or test
         #[arg(long, default_value = "live", value_parser = one_of(&ENVS))]
@@ -151,7 +162,10 @@ pub(crate) enum KeyCommand {
     },
     /// One key
     #[command(after_help = "Example:\n  weir key get k7Q2f9xkda")]
-    Get { id: String },
+    Get {
+        /// Id of the key: the third part of its text
+        id: String,
+    },
     /// Stop a key for now
     #[command(after_help = "Example:\n  weir key disable k7Q2f9xkda")]
     Disable(Named),
@@ -167,10 +181,18 @@ pub(crate) enum KeyCommand {
 pub(crate) enum LimitCommand {
     /// Levels of a client's buckets, read without taking
     #[command(after_help = "Example:\n  weir limit inspect acme -o json")]
-    Inspect { client: String },
+    Inspect {
+        /// Client whose buckets are read
+        client: String,
+    },
     /// Fill a client's buckets
     #[command(after_help = "Example:\n  weir limit reset acme --reason \"our fault\"")]
-    Reset(Named),
+    Reset {
+        /// Client whose buckets are filled
+        client: String,
+        #[command(flatten)]
+        change: ChangeFlags,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -187,6 +209,16 @@ pub(crate) struct Apply {
 pub(crate) struct Files {
     /// A TOML file, or a folder of them; may stand often, - is standard input
     #[arg(short, long = "file", required = true, value_name = "PATH")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Validate {
+    /// A TOML file, or a folder of them; - is standard input
+    #[arg(value_name = "FILE", required_unless_present = "files")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// The same with a flag, as apply has it; may stand often
+    #[arg(short, long = "file", value_name = "PATH")]
     pub(crate) files: Vec<PathBuf>,
 }
 

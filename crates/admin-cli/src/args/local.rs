@@ -14,6 +14,7 @@ pub(crate) enum ContextCommand {
     #[command(after_help = "Example:\n  weir context add prod --addr https://weir.example.com \
         --token-file prod.token --production")]
     Add {
+        /// Name of the context
         name: String,
         /// Read the token from this file at each use; WEIR_TOKEN is kept otherwise
         #[arg(long, value_name = "PATH")]
@@ -24,7 +25,10 @@ pub(crate) enum ContextCommand {
     },
     /// Make a context the current one
     #[command(after_help = "Example:\n  weir context use prod")]
-    Use { name: String },
+    Use {
+        /// Name of the context
+        name: String,
+    },
     /// All contexts
     #[command(after_help = "Example:\n  weir context list")]
     List,
@@ -33,7 +37,10 @@ pub(crate) enum ContextCommand {
     Show,
     /// Forget a context
     #[command(after_help = "Example:\n  weir context remove prod")]
-    Remove { name: String },
+    Remove {
+        /// Name of the context
+        name: String,
+    },
 }
 
 #[cfg(feature = "dev")]

@@ -14,6 +14,7 @@ pub(crate) enum RolloutCommand {
         weir rollout set edge --client acme,zeta enforce --reason \"canary\" --yes"
     )]
     Set {
+        /// Name of the rollout; a new one is made
         name: String,
         /// off, shadow or enforce
         #[arg(value_parser = one_of(&PHASES))]
@@ -36,6 +37,7 @@ pub(crate) enum RolloutCommand {
     /// Everybody back to shadow (or off), at once and without a gate
     #[command(after_help = "Example:\n  weir rollout rollback edge --reason \"INC-114\" --wait")]
     Rollback {
+        /// Name of the rollout
         name: String,
         /// shadow or off
         #[arg(long, default_value = "shadow", value_parser = one_of(&BACK_TO))]
@@ -45,7 +47,10 @@ pub(crate) enum RolloutCommand {
     },
     /// One rollout: its rules and its history
     #[command(after_help = "Example:\n  weir rollout get edge")]
-    Get { name: String },
+    Get {
+        /// Name of the rollout
+        name: String,
+    },
     /// All rollouts
     #[command(after_help = "Example:\n  weir rollout list")]
     List,
@@ -55,7 +60,10 @@ pub(crate) enum RolloutCommand {
 pub(crate) enum GateCommand {
     /// May all be enforced? Exit 0: yes; 3: differs too much; 4: too few pairs
     #[command(after_help = "Example:\n  weir gate status edge")]
-    Status { name: String },
+    Status {
+        /// Name of the rollout
+        name: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -72,7 +80,10 @@ pub(crate) enum ShadowCommand {
     },
     /// Both decisions about one request
     #[command(after_help = "Example:\n  weir shadow explain 01JABCDEF0")]
-    Explain { request_id: String },
+    Explain {
+        /// The answer's x-request-id
+        request_id: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -47,6 +47,43 @@ fn every_help_ends_with_an_example_that_parses() {
     }
 }
 
+fn silent_arguments(command: &clap::Command, path: &str, into: &mut Vec<String>) {
+    let silent = command.get_arguments().filter(|argument| argument.get_help().is_none());
+    into.extend(silent.map(|argument| format!("{path} {argument}")));
+    for sub in command.get_subcommands() {
+        silent_arguments(sub, &format!("{path} {}", sub.get_name()), into);
+    }
+}
+
+#[test]
+fn every_argument_says_what_it_is() {
+    let mut silent = Vec::new();
+    silent_arguments(&Cli::command(), "weir", &mut silent);
+    assert!(silent.is_empty(), "{silent:#?}");
+}
+
+fn help(args: &[&str]) -> String {
+    Cli::try_parse_from(args).unwrap_err().to_string()
+}
+
+#[test]
+fn what_every_command_takes_stands_apart_from_its_own_flags() {
+    let help = help(&["weir", "plan", "set", "--help"]);
+    let (own, global) = help.split_once("\nGlobal options:\n").unwrap();
+    let global = global.split("Example:").next().unwrap();
+    assert!(own.contains("--burst") && !own.contains("--context"), "{help}");
+    assert!(global.contains("--context") && !global.contains("--burst"), "{help}");
+}
+
+#[test]
+fn the_help_of_the_gate_says_what_the_number_is() {
+    use wire::gate::{LINE_ONE_IN, PAIRS_MIN};
+    let help = help(&["weir", "gate", "--help"]);
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = format!("1 in {LINE_ONE_IN}, over at least {PAIRS_MIN} pairs");
+    assert!(words.contains("different decisions") && words.contains(&line), "{help}");
+}
+
 #[test]
 fn a_misspelt_command_gets_a_suggestion() {
     let error = Cli::try_parse_from(["weir", "plan", "lst"]).unwrap_err().to_string();

@@ -6,7 +6,7 @@ use wire::client::plans::ApplyMode;
 use wire::plan::PlanSpec;
 use wire::strict::Problems;
 
-use crate::args::{Apply, Files};
+use crate::args::{Apply, Validate};
 use crate::failure::{Exit, Failure};
 use crate::files::{self, Desired};
 use crate::output::{Report, Shown, text};
@@ -66,8 +66,8 @@ fn effects(json: Value) -> Report {
     Report { names, ..Report::new(json, Shown::Rows(HEADINGS, rows)) }
 }
 
-pub(crate) fn validate(files: &Files) -> Result<Report, Failure> {
-    let desired = files::read(&files.files)?;
+pub(crate) fn validate(given: &Validate) -> Result<Report, Failure> {
+    let desired = files::read(&[given.paths.as_slice(), &given.files].concat())?;
     let json = json!({
         "ok": true,
         "plans": desired.plans.len(),

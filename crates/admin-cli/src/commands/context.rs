@@ -1,9 +1,11 @@
 //! Contexts: kept, chosen, shown. Tokens are never shown.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::args::{ContextCommand, Globals};
-use crate::contexts::{Contexts, Entry, USUAL_ADDR, resolve, user_file};
+use crate::contexts::{self, Contexts, Entry, USUAL_ADDR, resolve, user_file};
 use crate::failure::{Exit, Failure};
 use crate::output::{Report, Shown, text};
 
@@ -13,7 +15,7 @@ pub(crate) fn run(command: ContextCommand, globals: &Globals) -> Result<Report, 
     let path = user_file(globals)?;
     match command {
         ContextCommand::Show => return show(globals),
-        ContextCommand::List => return Ok(list(&Contexts::read(&path)?)),
+        ContextCommand::List => return list(&path, globals),
         ContextCommand::Add { .. } | ContextCommand::Use { .. } | ContextCommand::Remove { .. } => {
         }
     }
@@ -49,7 +51,7 @@ pub(crate) fn run(command: ContextCommand, globals: &Globals) -> Result<Report, 
             contexts.current.take_if(|current| *current == name);
             (name, "removed")
         }
-        ContextCommand::List | ContextCommand::Show => return Ok(list(&contexts)),
+        ContextCommand::List | ContextCommand::Show => return list(&path, globals),
     };
     contexts.write(&path)?;
     let json = json!({ "name": name, "file": path.display().to_string() });
@@ -63,27 +65,39 @@ fn known(contexts: &Contexts, name: &str) -> Result<(), Failure> {
     Err(Failure::new(Exit::NotFound, "not_found", format!("there is no context `{name}`")))
 }
 
-fn list(contexts: &Contexts) -> Report {
-    let items: Vec<Value> = contexts
+/// The user's contexts, and what `weir dev` left where that is what commands use: it is named by
+/// its file, as `--context` takes it.
+fn list(path: &Path, globals: &Globals) -> Result<Report, Failure> {
+    let contexts = Contexts::read(path)?;
+    let row = |name: &str, entry: &Entry, current: bool| {
+        let token = match (&entry.token, &entry.token_file) {
+            (Some(_), _) => "inline".to_owned(),
+            (None, Some(file)) => file.display().to_string(),
+            (None, None) => "none".to_owned(),
+        };
+        json!({ "name": name, "addr": entry.addr, "token": token,
+                "production": entry.production, "current": current })
+    };
+    let current = contexts.current.as_ref();
+    let mut items: Vec<Value> = contexts
         .context
         .iter()
-        .map(|(name, entry)| {
-            let token = match (&entry.token, &entry.token_file) {
-                (Some(_), _) => "inline".to_owned(),
-                (None, Some(file)) => file.display().to_string(),
-                (None, None) => "none".to_owned(),
-            };
-            let current = contexts.current.as_ref() == Some(name);
-            json!({ "name": name, "addr": entry.addr, "token": token,
-                    "production": entry.production, "current": current })
-        })
+        .map(|(name, entry)| row(name, entry, current == Some(name)))
         .collect();
-    Report::list(&items, HEADINGS, "name", |item| {
+    let elsewhere = globals.addr.is_some() || globals.context.is_some();
+    if current.is_none()
+        && !elsewhere
+        && let Some((dev, file)) = contexts::dev_context()?
+        && let Some(entry) = dev.current.as_ref().and_then(|name| dev.context.get(name))
+    {
+        items.push(row(&file.display().to_string(), entry, true));
+    }
+    Ok(Report::list(&items, HEADINGS, "name", |item| {
         let current = if item.get("current") == Some(&json!(true)) { "*" } else { "" };
         let mut row = vec![current.to_owned()];
         row.extend(["name", "addr", "token", "production"].iter().map(|field| text(item, field)));
         row
-    })
+    }))
 }
 
 fn show(globals: &Globals) -> Result<Report, Failure> {

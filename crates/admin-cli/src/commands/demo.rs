@@ -22,7 +22,7 @@ use self::load::Seen;
 use self::world::{NOISY_PLAN, World};
 use crate::args::Demo;
 use crate::failure::{Exit, Failure};
-use crate::output::{Output, Report, text};
+use crate::output::{Output, Report, Shown, text};
 
 const ROLLOUT: &str = "incident";
 const HEADINGS: &[&str] = &["PHASE", "OK", "SEEN"];
@@ -57,6 +57,9 @@ pub(crate) async fn run(flags: Demo, output: &Output) -> Result<Report, Failure>
         vec![text(check, "phase"), ok.to_owned(), text(check, "seen")]
     });
     report.json = json!({ "ok": ok, "phases": story.checks });
+    if output.was_read_along() {
+        report.shown = Shown::Nothing;
+    }
     report.exit = if ok { Exit::Done } else { Exit::Failed };
     Ok(report.note(if ok { "every promise was kept" } else { "a promise was broken" }))
 }

@@ -21,6 +21,7 @@ use limiter_core::{Clock, SystemClock, Timestamp};
 use serde_json::json;
 
 use self::parts::Part;
+use self::seed::Spared;
 use self::state::State;
 use crate::args::{Dev, DevProcess, Globals};
 use crate::contexts;
@@ -64,6 +65,7 @@ struct Running {
     traffic: SocketAddr,
     operations: SocketAddr,
     key: String,
+    spared: Option<Spared>,
 }
 
 impl Stage {
@@ -114,11 +116,12 @@ impl Stage {
             parts::shadow_compare(folder, ports.shadow, database),
             seed::objects(&self.state, &client),
         )?;
+        let spared = seed::spared(&client).await?;
         let gateway = parts::gateway(&folder.join("gateway.toml")).await?;
         self.state.keep_context(&api)?;
         let (traffic, operations) = (gateway.address("traffic")?, gateway.address("operations")?);
         let running =
-            Running { gateway, plans, shadow, echo, traffic, operations, key: seeded.key };
+            Running { gateway, plans, shadow, echo, traffic, operations, key: seeded.key, spared };
         tokio::select! {
             ready = parts::ready(operations, READY) => ready?,
             () = context.drain.started() => {}
@@ -130,8 +133,8 @@ impl Stage {
         let took_ms = self.start.now().since(self.began).as_millis();
         let gateway = format!("http://{}", running.traffic);
         let address = |part: &Part| part.address("api").map(|at| format!("http://{at}")).ok();
-        let told =
-            Told::new(&gateway, &running.key, &self.weir(address(&running.plans).as_deref()));
+        let weir = self.weir(address(&running.plans).as_deref());
+        let told = Told::new(&gateway, &running.key, &weir, running.spared.as_ref());
         let json = json!({
             "gateway": gateway,
             "operations": format!("http://{}", running.operations),
@@ -145,6 +148,7 @@ impl Stage {
             "started_ms": u64::try_from(took_ms).unwrap_or(u64::MAX),
             "commands": {
                 "allowed": told.allowed, "refused": told.refused, "change": told.change,
+                "enforce": told.enforce,
             },
         });
         let report = Report::new(json, Shown::Text(told.text()));
@@ -174,29 +178,72 @@ impl Stage {
 /// The lines to copy.
 struct Told {
     allowed: String,
+    /// Ends with a 429, whatever phase the client was in.
     refused: String,
     change: String,
+    /// Why nobody is refused now, if it is so; and what changes that.
+    spared: Option<String>,
+    enforce: Option<String>,
 }
 
 impl Told {
-    fn new(gateway: &str, key: &str, weir: &str) -> Told {
-        let curl = format!("curl -si -H 'x-api-key: {key}' {gateway}/hello");
-        let plan = seed::PLAN;
+    fn new(gateway: &str, key: &str, weir: &str, spared: Option<&Spared>) -> Told {
+        let (plan, client) = (seed::PLAN, seed::CLIENT);
+        let call = format!("-H 'x-api-key: {key}' {gateway}/hello");
+        // curl itself knows a refusal; the blank lines stand between one answer and the next
+        let until = format!("while curl -si --fail-with-body -w '\\n\\n' {call}; do :; done");
+        let enforce = spared.map(|Spared { rollout, .. }| {
+            format!(
+                "{weir} rollout set {rollout} --client {client} enforce --yes --reason 'see a 429'"
+            )
+        });
         Told {
-            refused: format!(
-                "while {curl} | tee /dev/stderr | grep -q '^HTTP/1.1 200'; do :; done"
-            ),
-            allowed: curl,
+            allowed: format!("curl -si {call}"),
+            refused: match &enforce {
+                Some(enforce) => format!("{enforce} &&\n  {until}"),
+                None => until,
+            },
             change: format!("{weir} plan set {plan} --burst 20@10/s --reason 'more for everybody'"),
+            spared: spared.map(|spared| format!("{client} is in {}", spared.phase.name())),
+            enforce,
         }
     }
 
     fn text(&self) -> String {
-        let Told { allowed, refused, change } = self;
+        let Told { allowed, refused, change, spared, .. } = self;
+        let (first, second) = match spared {
+            None => (
+                "one request: 200 with RateLimit fields".to_owned(),
+                "until the bucket is empty: ends with 429 and Retry-After".to_owned(),
+            ),
+            Some(spared) => (
+                "one request: 200".to_owned(),
+                format!("{spared}: nobody is refused. To see a 429 again:"),
+            ),
+        };
         format!(
-            "# one request: 200 with RateLimit fields\n{allowed}\n\n\
-             # until the bucket is empty: ends with 429 and Retry-After\n{refused}\n\n\
+            "# {first}\n{allowed}\n\n# {second}\n{refused}\n\n\
              # change the plan; the gateway has it within a second\n{change}"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::rollout::Phase;
+
+    use super::*;
+
+    #[test]
+    fn the_second_line_never_loops_while_nobody_is_refused() {
+        let enforced = Told::new("http://g", "k", "weir", None);
+        assert!(enforced.text().contains("\nwhile curl -si --fail-with-body"));
+        assert_eq!(enforced.enforce, None);
+        let spared = Spared { rollout: "edge".to_owned(), phase: Phase::Shadow };
+        let text = Told::new("http://g", "k", "cargo weir", Some(&spared)).text();
+        let lines = "# demo is in shadow: nobody is refused. To see a 429 again:\n\
+                     cargo weir rollout set edge --client demo enforce --yes --reason 'see a 429' &&\n";
+        assert!(text.contains(lines), "{text}");
+        assert!(!text.contains("\nwhile") && !text.contains("RateLimit"), "{text}");
     }
 }

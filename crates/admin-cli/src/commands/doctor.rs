@@ -18,6 +18,11 @@ use crate::session::{Session, counted, shortened};
 const LAG: Duration = Duration::from_secs(3);
 /// Evidence older than this holds a rollout up.
 const BATCH_SECONDS_MAX: u64 = 60;
+/// First of all the store: everything else may be well.
+const STORE_ADVICE: &str = "the store (Redis) does not answer this gateway: start it, or correct \
+    [store] url; until then every plan's failure policy decides";
+/// What a gateway counts of its store; absent where buckets are in memory.
+const STORE_METRIC: &str = "weir_store_answering";
 /// Patience with one part.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -207,18 +212,26 @@ async fn operations(gateway: &Value) -> Finding {
         Err(error) => Err(error),
     };
     match ready {
-        Ok(answer) => found(&part, State::Ok, format!("ready at {url}{}", store_of(&answer))),
+        Ok(_) if store_is_gone(url).await => {
+            let detail = format!("ready at {url}, but its store does not answer");
+            found(&part, State::Fail, detail).advise(STORE_ADVICE)
+        }
+        Ok(_) => found(&part, State::Ok, format!("ready at {url}")),
         Err(error) => found(&part, State::Warn, error.to_string())
             .advise("not reachable from here, or not ready: ask it from its own machine"),
     }
 }
 
-fn store_of(ready: &Value) -> String {
-    match ready.pointer("/detail/store").or_else(|| ready.get("store")) {
-        Some(Value::String(store)) => format!(", store {store}"),
-        Some(other) => format!(", store {other}"),
-        None => String::new(),
-    }
+/// Whether a gateway counts its store as gone; what it does not say is no fault.
+async fn store_is_gone(url: &str) -> bool {
+    let Ok(client) = Client::new(url, None) else { return false };
+    let metrics = client.send_raw(Call::get("/metrics").deadline(PATIENCE)).await;
+    metrics.is_ok_and(|text| says_gone(&String::from_utf8_lossy(&text)))
+}
+
+fn says_gone(metrics: &str) -> bool {
+    let values = metrics.lines().filter_map(|line| line.split_once(' '));
+    values.filter(|(name, _)| *name == STORE_METRIC).any(|(_, value)| value.trim() == "0")
 }
 
 /// Through plans-api, as the gate asks it.
@@ -273,10 +286,33 @@ async fn limiter(session: &Session<'_>) -> Finding {
         Err(failure) if failure.exit == Exit::NotFound => {
             found("limiter", State::Ok, format!("asked for {client}, which has not called yet"))
         }
-        Err(failure) => found("limiter", State::Warn, failure.lines.join("; ")).advise(
-            "a gateway must be live and share plans-api's operations token; then look at its store",
-        ),
+        Err(failure) if names_store(&failure) => {
+            let detail = failure.lines.iter().map(|line| without_countdown(line));
+            found("limiter", State::Fail, detail.collect::<Vec<_>>().join("; "))
+                .advise(STORE_ADVICE)
+        }
+        Err(failure) => found("limiter", State::Warn, failure.lines.join("; "))
+            .advise("a gateway must be live and share plans-api's operations token"),
     }
+}
+
+/// Whether a gateway was reached and its store was not.
+fn names_store(failure: &Failure) -> bool {
+    failure.code == ErrorCode::LimiterClosed.name()
+        || failure.lines.iter().any(|line| line.contains("bucket store"))
+}
+
+/// When a gateway asks its store again is over before it is read.
+fn without_countdown(line: &str) -> String {
+    let mut parts = line.split("; it is asked again in ");
+    let mut told = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        told.push_str(
+            part.find(|c: char| c == ';' || c.is_whitespace())
+                .map_or("", |at| part.get(at..).unwrap_or_default()),
+        );
+    }
+    told
 }
 
 fn report(findings: &[Finding]) -> Report {
@@ -287,7 +323,8 @@ fn report(findings: &[Finding]) -> Report {
                     "detail": finding.detail, "advice": finding.advice })
         })
         .collect();
-    let faults = findings.iter().filter(|finding| finding.state == State::Fail).count();
+    let count = |state| findings.iter().filter(|finding| finding.state == state).count();
+    let (faults, warnings) = (count(State::Fail), count(State::Warn));
     let mut report = Report::list(&items, &["STATE", "PART", "DETAIL"], "part", |item| {
         let state = text(item, "state");
         let state = if state == "fail" { "FAIL".to_owned() } else { state };
@@ -295,12 +332,54 @@ fn report(findings: &[Finding]) -> Report {
     });
     if let Some(object) = report.json.as_object_mut() {
         object.insert("ok".to_owned(), json!(faults == 0));
+        object.insert("faults".to_owned(), json!(faults));
+        object.insert("warnings".to_owned(), json!(warnings));
     }
+    let mut said = Vec::new();
     for finding in findings {
-        if let Some(advice) = finding.advice {
+        if let Some(advice) = finding.advice.filter(|advice| !said.contains(advice)) {
             report.notes.push(format!("{} {} → {advice}", finding.state.name(), finding.part));
+            said.push(advice);
         }
     }
     report.exit = if faults == 0 { Exit::Done } else { Exit::Fault };
-    report.note(if faults == 0 { "all well".to_owned() } else { counted(faults, "fault") })
+    report.note(summary(faults, warnings))
+}
+
+fn summary(faults: usize, warnings: usize) -> String {
+    match (faults, warnings) {
+        (0, 0) => "all well".to_owned(),
+        (0, _) => counted(warnings, "warning"),
+        (_, 0) => counted(faults, "fault"),
+        _ => format!("{}, {}", counted(faults, "fault"), counted(warnings, "warning")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_all_well_beside_a_warning() {
+        assert_eq!(summary(0, 0), "all well");
+        assert_eq!(summary(0, 1), "1 warning");
+        assert_eq!(summary(2, 1), "2 faults, 1 warning");
+        assert_eq!(summary(1, 0), "1 fault");
+    }
+
+    #[test]
+    fn a_countdown_is_left_out_and_the_rest_stays() {
+        let told =
+            "a: no answer; it is asked again in 145.693ms; b: no answer; it is asked again in 1s";
+        assert_eq!(without_countdown(told), "a: no answer; b: no answer");
+        assert_eq!(without_countdown("as it is"), "as it is");
+    }
+
+    #[test]
+    fn a_store_is_gone_only_if_the_gateway_says_so() {
+        assert!(says_gone("# TYPE weir_store_answering gauge\nweir_store_answering 0\n"));
+        assert!(!says_gone("weir_store_answering 1\nweir_store_may_evict 0\n"));
+        assert!(!says_gone("weir_store_answering_since 0\n"));
+        assert!(!says_gone(""));
+    }
 }

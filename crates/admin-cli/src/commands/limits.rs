@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::plans::done;
-use crate::args::{LimitCommand, Named};
+use crate::args::LimitCommand;
 use crate::failure::Failure;
 use crate::output::{Report, Shown};
 use crate::session::Session;
@@ -16,12 +16,13 @@ pub(crate) async fn run(command: LimitCommand, session: &Session<'_>) -> Result<
             flatten("", &limit, &mut rows);
             Ok(Report::new(limit, Shown::Rows(&["FIELD", "VALUE"], rows)).named(client))
         }
-        LimitCommand::Reset(Named { id, change }) => {
-            let danger = format!("fills the buckets of the client {id}");
+        LimitCommand::Reset { client, change } => {
+            let danger = format!("fills the buckets of the client {client}");
             session.confirm_in_production(&change, &danger)?;
             let reason = session.reason(&change)?;
-            let json = session.ask(session.api.reset_limit(&id, reason)).await?;
-            Ok(session.finish(done(json, &id, format!("buckets of {id} filled")), &change).await)
+            let json = session.ask(session.api.reset_limit(&client, reason)).await?;
+            let said = format!("buckets of {client} filled");
+            Ok(session.finish(done(json, &client, said), &change).await)
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::output::{Report, Shown, text};
 use crate::session::Session;
 
 const HEADINGS: &[&str] =
-    &["CLIENT", "PHASE", "REQUESTS", "WOULD-DENY", "PAIRS", "DISAGREE", "STATE"];
+    &["CLIENT", "LAST-PHASE", "REQUESTS", "WOULD-DENY", "PAIRS", "DISAGREE", "STATE"];
 
 pub(crate) async fn run(command: ShadowCommand, session: &Session<'_>) -> Result<Report, Failure> {
     match command {

@@ -138,6 +138,48 @@ fn a_newcomer_sees_200_then_429_then_a_change_and_finds_it_all_again_tomorrow() 
     again.end();
 }
 
+/// Runs a printed line as a shell does, with this build of `weir`.
+fn shell(folder: &Path, line: &str) -> Ran {
+    let line = match line.strip_prefix("weir ") {
+        Some(args) => format!("'{}' {args}", env!("CARGO_BIN_EXE_weir")),
+        None => line.to_owned(),
+    };
+    let mut shell = Command::new("timeout");
+    shell.args(["60", "sh", "-c", &line]).current_dir(folder);
+    shell.env("XDG_CONFIG_HOME", "/nonexistent/of-no-use").stdin(Stdio::null());
+    finish(shell)
+}
+
+#[test]
+fn the_printed_loop_ends_with_a_429_also_after_a_day_in_shadow() {
+    let folder = tempfile::tempdir().unwrap();
+    let ends = |dev: &Dev| {
+        let ran = shell(folder.path(), dev.told["commands"]["refused"].as_str().unwrap()).ends(0);
+        let (before, last) = ran.stdout.rsplit_once("HTTP/1.1 429 ").unwrap();
+        assert!(last.to_lowercase().contains("\r\nretry-after: 1\r\n"), "{last}");
+        assert!(last.contains("quota-exceeded"), "{last}");
+        assert!(before.contains("}\n\nHTTP/1.1 200 "), "answers stand apart: {before}");
+        assert!(!before.contains("HTTP/1.1 429"), "it ends with the first: {before}");
+    };
+    let dev = Dev::start(folder.path(), &[]);
+    assert_eq!(dev.told["commands"]["enforce"], Value::Null);
+    ends(&dev);
+    let shadow = ["rollout", "set", "edge", "--all", "shadow", "--reason", "week 1"];
+    weir(folder.path(), &shadow).ends(0);
+    dev.end();
+
+    let again = Dev::start(folder.path(), &[]);
+    assert_eq!(
+        again.told["commands"]["enforce"],
+        "weir rollout set edge --client demo enforce --yes --reason 'see a 429'"
+    );
+    ends(&again);
+    again.end();
+    let third = Dev::start(folder.path(), &[]);
+    assert_eq!(third.told["commands"]["enforce"], Value::Null, "demo is enforced again");
+    third.end();
+}
+
 #[test]
 fn the_printed_change_meets_this_system_also_beside_another_context() {
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +230,41 @@ fn the_doctor_finds_a_fresh_dev_well_and_limits_can_be_inspected() {
     for item in document["items"].as_array().unwrap() {
         assert_ne!(item["state"], "fail", "{item}");
     }
+    let warned = document["warnings"] != 0;
+    assert_eq!(ran.stderr.contains("all well"), !warned, "{}", ran.stderr);
     dev.end();
+}
+
+#[test]
+fn the_doctor_names_a_store_that_does_not_answer() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("redis://{unused}");
+    let dev = Dev::start(folder.path(), &["--store", &store, "--log-level", "error"]);
+    let ran = weir(folder.path(), &["doctor", "-o", "json"]).ends(14);
+    let document = ran.json();
+    let items = document["items"].as_array().unwrap();
+    for part in ["gateway", "limiter"] {
+        let fault = items.iter().find(|item| {
+            item["part"].as_str().unwrap().split(' ').next() == Some(part)
+                && item["state"] == "fail"
+        });
+        let fault = fault.unwrap_or_else(|| panic!("{part}: {document:#}"));
+        assert!(fault["advice"].as_str().unwrap().starts_with("the store"), "{fault}");
+    }
+    let first = ran.stderr.lines().next().unwrap();
+    assert!(first.contains("the store (Redis) does not answer"), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("start it").count(), 1, "said once: {}", ran.stderr);
+    assert!(!ran.stderr.contains("all well") && ran.stderr.contains("2 faults"), "{}", ran.stderr);
+    let noise = |text: &str| text.split([' ', '"', ';', ',']).any(is_noise);
+    assert!(!noise(&ran.stdout) && !noise(&ran.stderr), "{ran:#?}");
+    dev.end();
+}
+
+/// A time as `{:?}` writes it: 145.693ms.
+fn is_noise(word: &str) -> bool {
+    let number = word.trim_end_matches(|c: char| c.is_alphabetic());
+    word.ends_with('s') && number.contains('.') && number.parse::<f64>().is_ok()
 }
 
 #[test]

@@ -43,6 +43,41 @@ fn what_is_applied_is_exported_and_applies_again_without_a_change() {
 }
 
 #[test]
+fn validate_takes_files_with_and_without_the_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, bad) = (folder.path().join("good.toml"), folder.path().join("bad.toml"));
+    std::fs::write(&good, SAMPLE).unwrap();
+    std::fs::write(&bad, "[plan.x]\nburst = 3\n").unwrap();
+    let (good, bad) = (good.to_str().unwrap(), bad.to_str().unwrap());
+    for args in [&["validate", good][..], &["validate", "-f", good]] {
+        assert!(alone(args).ends(0).stderr.contains("3 plans and 1 client"));
+    }
+    for args in [&["validate", good, bad][..], &["validate", "-f", good, bad]] {
+        assert!(alone(args).ends(13).stderr.contains("bad.toml:2"));
+    }
+    alone(&["validate"]).ends(64);
+}
+
+#[test]
+fn the_plan_free_of_the_example_is_the_one_of_the_documents() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let example: toml::Table = toml::from_str(&read("deploy/config/gateway.toml")).unwrap();
+    let limit = |name: &str| {
+        let limit = &example["plan"]["free"][name];
+        let refill = limit["refill"].as_str().unwrap();
+        (limit["capacity"].as_integer().unwrap().to_string(), refill.to_owned())
+    };
+    let pages = read("docs/semantics.md").replace(',', "").replace('`', "");
+    let row = pages.lines().find(|line| line.starts_with("| free |")).unwrap();
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    for (cell, name) in [(cells[2], "burst"), (cells[3], "sustained")] {
+        let (capacity, refill) = limit(name);
+        assert_eq!(cell, format!("{capacity} {refill}"), "{row}");
+    }
+}
+
+#[test]
 fn c28_one_bad_plan_of_three_applies_none() {
     let control = Control::start();
     let text = "\

@@ -88,7 +88,8 @@ fn the_doctor_names_the_fault_and_what_to_do() {
     assert!(ran.stderr.contains("start weir-gateway"), "{}", ran.stderr);
 
     control.gateway_follows("gw-1");
-    control.weir(&["doctor"]).ends(0);
+    let warned = control.weir(&["doctor"]).ends(0).stderr;
+    assert!(warned.contains(" warning") && !warned.contains("all well"), "{warned}");
     let denied = control.weir_as("weiro_wrong", &["doctor"]).ends(14);
     assert!(denied.stdout.contains("FAIL"), "{}", denied.stdout);
 }

@@ -20,6 +20,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
     for name in ["WEIR_ADDR", "WEIR_TOKEN", "WEIR_CONTEXT", "WEIR_LOG_LEVEL", "CARGO"] {
         command.env_remove(name);
     }
+    // away from the checkout, where a developer's own `weir dev` may have left its folder
+    command.current_dir(std::env::temp_dir());
     command.env("XDG_CONFIG_HOME", "/nonexistent/of-no-use");
     command
 }

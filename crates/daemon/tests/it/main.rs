@@ -8,6 +8,7 @@ use std::time::Duration;
 use daemon::ops::{self, Readiness};
 use daemon::settings::{Problems, secret_file};
 use daemon::{Context, Drain, Failure, Tasks};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
 async fn a_panicking_task_is_told_with_its_name() {
@@ -100,4 +101,55 @@ fn every_mistake_is_told_with_its_place() {
     assert!(Problems::new().none_or_err().is_ok());
     let missing = secret_file(std::path::Path::new("/nowhere/secret")).unwrap_err();
     assert!(missing.to_string().contains("/nowhere/secret"));
+}
+
+/// An operations port in this runtime.
+async fn operations_port() -> SocketAddr {
+    let (context, _addresses) = Context::in_process(Drain::new());
+    let router =
+        ops::router("test", context.metrics.clone(), || Readiness::yes(serde_json::json!("ready")));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    daemon::tasks::spawn("operations port", async move {
+        ops::serve(listener, router, &Drain::new(), Duration::from_secs(5)).await
+    });
+    at
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_asks_nothing_loses_its_connection() {
+    let at = operations_port().await;
+    for first in
+        ["", "GET /livez HTTP/1.1\r\nhost: a\r\n", "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"]
+    {
+        let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
+        stream.write_all(first.as_bytes()).await.unwrap();
+        let (mut answer, mut piece, mut closed) = (Vec::new(), [0; 1_024], false);
+        // The paused clock runs on while bytes are under way, so second by second.
+        for _ in 0..600 {
+            match tokio::time::timeout(Duration::from_secs(1), stream.read(&mut piece)).await {
+                Ok(Ok(0) | Err(_)) => {
+                    closed = true;
+                    break;
+                }
+                Ok(Ok(count)) => answer.extend_from_slice(&piece[..count]),
+                Err(_elapsed) => {}
+            }
+        }
+        assert!(closed, "{first:?}");
+        assert_eq!(answer.starts_with(b"HTTP/1.1 200"), first.ends_with("\r\n\r\n"), "{first:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_without_end_ends() {
+    let mut stream = tokio::net::TcpStream::connect(operations_port().await).await.unwrap();
+    stream.write_all(b"GET /livez HTTP/1.1\r\nx: ").await.unwrap();
+    for _ in 0..600 {
+        if stream.write_all(b"a").await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    panic!("a head of ten minutes");
 }

@@ -21,7 +21,8 @@ use crate::plan_source::ControlPlane;
 
 /// Calls under way at once.
 const FLIGHTS_MAX: usize = 32;
-/// Least time between two calls: at most 200 a second.
+/// Least time between two batches of keys: at most 200 a second. Asking again for what changed
+/// meanwhile is not held back.
 const CALL_EVERY: Duration = Duration::from_millis(5);
 /// Keys in one call.
 const KEYS_PER_CALL: usize = 100;

@@ -5,7 +5,7 @@
 //! in ten seconds and a change arrives at once. Nothing here is on the path of a request: while
 //! the other side is away the last good policy stays, however old it gets.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use limiter_core::{Clock, Timestamp};
@@ -36,6 +36,8 @@ pub(crate) struct Feed {
     /// Own clock, when the other side was last heard; 0 before that.
     heard_us: AtomicU64,
     wrong_pepper: Mutex<Option<Rejected>>,
+    /// There was a time when the pepper was right.
+    knew_keys: AtomicBool,
 }
 
 /// Where news is put in force.
@@ -72,13 +74,24 @@ impl Feed {
             applied: 0,
             rejected: Vec::new(),
         };
-        Feed { introduction, heard_us: AtomicU64::new(0), wrong_pepper: Mutex::default() }
+        Feed {
+            introduction,
+            heard_us: AtomicU64::new(0),
+            wrong_pepper: Mutex::default(),
+            knew_keys: AtomicBool::new(false),
+        }
     }
 
     /// Time since the other side was last heard.
     pub(crate) fn age(&self, now: Timestamp) -> Option<Duration> {
         let heard = self.heard_us.load(Ordering::Relaxed);
         (heard > 0).then(|| now.since(Timestamp::from_us(heard)))
+    }
+
+    /// Whether every key looks invented, because of the pepper, and has from the start. One that
+    /// became wrong later is another matter: the keys known by then are still good.
+    pub(crate) fn is_blind(&self) -> bool {
+        !self.knew_keys.load(Ordering::Relaxed) && self.wrong_pepper.lock().is_some()
     }
 
     /// Keeps `target` current until `stop`.
@@ -230,6 +243,7 @@ impl Feed {
                 "the pepper differs from the control plane's: no key will be recognised"
             );
         }
+        self.knew_keys.fetch_or(!wrong, Ordering::Relaxed);
         *self.wrong_pepper.lock() = wrong.then(|| Rejected {
             kind: "pepper".to_owned(),
             id: theirs.clone(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use wire::batch::{CELLS_MAX, TallyCell};
+use wire::batch::{CELLS_MAX, COST_ALLOWED_MAX, TallyCell};
 use wire::policy::ClientValue;
 use wire::rollout::Phase;
 
@@ -147,6 +147,8 @@ impl Tally {
                 client,
                 service,
                 since_revision,
+                // A cell that the other side must refuse would take the whole batch along.
+                cost_allowed: counts.cost_allowed.min(COST_ALLOWED_MAX),
                 ..counts
             })
             .collect()
@@ -200,6 +202,23 @@ mod tests {
         // The cut made room.
         assert!(tally.add(name("orders", 11), &one, || 4));
         assert_eq!(tally.cut().len(), 1);
+    }
+
+    #[test]
+    fn costs_at_their_maximum_do_not_spoil_a_batch() {
+        let tally = Tally::default();
+        let dear = TallyCell {
+            requests: 1,
+            both_allow: 1,
+            cost_allowed: limiter_core::CAPACITY_MAX,
+            ..TallyCell::default()
+        };
+        for _request in 0..2_000 {
+            tally.add(name("orders", 1), &dear, || 0);
+        }
+        let cells = tally.cut();
+        assert_eq!(cells.iter().map(|cell| cell.requests).sum::<u64>(), 2_000);
+        assert_eq!(cells.iter().map(|cell| cell.cost_allowed).max(), Some(COST_ALLOWED_MAX));
     }
 
     #[test]

@@ -175,6 +175,26 @@ async fn without_a_store_the_plans_failure_policy_rules_and_a_routes_own_before_
 }
 
 #[tokio::test]
+async fn without_a_store_callers_are_not_told_how_the_bucket_stood_before() {
+    let world = faulty(Fault::None);
+    let orders = route("orders");
+    let told = forwarded(world.admit("key-g", &orders).await).told().unwrap();
+    assert_eq!((told.tightest.remaining, told.tightest.reset_s), (0, Some(1)));
+    world.store.always(Fault::Unreachable);
+    world.clock.advance(Duration::from_secs(1));
+    let told = forwarded(world.admit("key-g", &orders).await).told().unwrap();
+    assert_eq!((told.tightest.remaining, told.tightest.reset_s), (1, None));
+    assert_eq!(world.admitted("key-g", &orders, 10).await, 9);
+    match world.admit("key-g", &orders).await {
+        Admission::Refuse(Refusal::Denied { .. }, Some(ticket)) => {
+            let told = ticket.told().unwrap();
+            assert_eq!((told.tightest.remaining, told.tightest.reset_s), (0, None));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn inspecting_takes_nothing() {
     let plans = [burst("pro", 5, "0")];
     let world = World::of_file(file(1, &plans, &[("acme", "pro")], &[("key-a", "acme")]));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use edge::{Admission, AuthMode, CacheBounds, Call, PolicySource, Presented, Refusal, RouteTerms};
 use tokio::sync::Semaphore;
-use wire::key::{ApiKey, KeyEnv};
+use wire::key::{ApiKey, KeyEnv, Pepper};
 use wire::policy::{ClientState, KeyState, KeyValue, SecretValue};
 use wire::rollout::Phase;
 
@@ -48,6 +48,29 @@ async fn an_invented_key_is_refused_without_asking_anybody() {
     key.push(if last == 'a' { 'b' } else { 'a' });
     assert_eq!(world.request(&key, &route("orders")).await, Err(Refusal::KeyInvalid));
     assert_eq!(plane.lookups(), 0);
+}
+
+#[tokio::test]
+async fn with_another_pepper_no_caller_is_blamed_and_the_gateway_is_not_ready() {
+    let plane = plane_with("key-a");
+    plane.other_pepper.store(true, Ordering::Relaxed);
+    let other = Pepper::from_bytes(&[9; 32]).unwrap();
+    let world = World::new(Setting::default(), PolicySource::ControlPlane(plane.clone()));
+    until("the mistake is told", || {
+        plane.requests.lock().iter().any(|request| !request.rejected.is_empty())
+    })
+    .await;
+    assert!(!world.edge.is_ready());
+    let key = ApiKey::generate(KeyEnv::Live, &other).unwrap().text;
+    assert_eq!(world.request(&key, &route("orders")).await, Err(Refusal::NoPolicy));
+
+    plane.other_pepper.store(false, Ordering::Relaxed);
+    plane.forget_log();
+    plane.other_write();
+    until("it is mended", || world.edge.is_ready()).await;
+    assert_eq!(world.request("key-a", &route("orders")).await, Ok(()));
+    let key = ApiKey::generate(KeyEnv::Live, &other).unwrap().text;
+    assert_eq!(world.request(&key, &route("orders")).await, Err(Refusal::KeyInvalid));
 }
 
 #[tokio::test]
@@ -146,6 +169,29 @@ async fn a_known_key_needs_no_control_plane_and_an_unknown_one_is_never_let_in_w
     assert!(unverified(&world.request("key-b", &orders).await));
     plane.away.store(false, Ordering::SeqCst);
     assert_eq!(world.request("key-b", &orders).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_minutes_of_a_control_plane_that_fails_change_nothing_and_are_not_made_worse() {
+    const MINUTES: usize = 10;
+    let plane = plane_with("key-a");
+    let world = World::of_plane(plane.clone()).await;
+    let orders = route("orders");
+    assert_eq!(world.request("key-a", &orders).await, Ok(()));
+    plane.away.store(true, Ordering::SeqCst);
+    let (feeds, lookups) = (plane.requests.lock().len(), plane.lookups());
+    for second in 0..MINUTES * 60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.clock.advance(Duration::from_secs(1));
+        assert_eq!(world.request("key-a", &orders).await, Ok(()), "after {second} s");
+    }
+    let asked = plane.requests.lock().len() - feeds;
+    assert!((MINUTES * 6..=MINUTES * 60).contains(&asked), "{asked} times in {MINUTES} minutes");
+    assert_eq!(plane.lookups(), lookups, "a known key asks nobody");
+
+    plane.away.store(false, Ordering::SeqCst);
+    let revision = plane.put_plan("other", 1, "1/s");
+    until("the change after it", || plane.acknowledged() >= revision).await;
 }
 
 #[tokio::test]

@@ -39,6 +39,7 @@ pub(crate) struct Plane {
     pub(crate) committed: Mutex<BTreeMap<(String, u64), Committed>>,
     pub(crate) lookups: AtomicUsize,
     pub(crate) away: AtomicBool,
+    pub(crate) other_pepper: AtomicBool,
     pub(crate) requests: Mutex<Vec<FeedRequest>>,
     changed: Notify,
     /// Look-ups read their answer, then wait for a permit while this is there.
@@ -262,7 +263,10 @@ impl ControlPlane for Plane {
             Ok(Snapshot {
                 history: state.history.clone(),
                 revision: state.head,
-                pepper_id: pepper().id(),
+                pepper_id: match self.other_pepper.load(Ordering::Relaxed) {
+                    true => "another".to_owned(),
+                    false => pepper().id(),
+                },
                 live_gateways: 1,
                 plans: state.plans.values().cloned().collect(),
                 rollout: state.rollout.clone(),

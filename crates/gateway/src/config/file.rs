@@ -19,8 +19,8 @@ use super::read::{
     secret, size, table, texts, time, whole, wrong,
 };
 use super::{
-    Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, StoreChoice,
-    UpstreamConfig, standalone,
+    Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, Secret,
+    StoreChoice, UpstreamConfig, standalone,
 };
 use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
@@ -46,8 +46,7 @@ pub fn parse(text: &str, beside: &Path) -> Result<Config, Vec<FieldError>> {
     let table: toml::Table = match text.parse() {
         Ok(table) => table,
         Err(error) => {
-            let error: toml::de::Error = error;
-            problems.add("file", ErrorCode::InvalidValue, error.to_string());
+            problems.add("file", ErrorCode::InvalidValue, place_and_message(text, &error));
             return Err(problems.into_vec());
         }
     };
@@ -163,16 +162,30 @@ fn drain(value: Option<&Value>, problems: &mut Problems) -> DrainRules {
     rules
 }
 
+/// Where and what, without the line itself: it may be the one with a password.
+fn place_and_message(text: &str, error: &toml::de::Error) -> String {
+    let start = error.span().map_or(0, |span| span.start);
+    let before = text.get(..start).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("line {line}, column {column}: {}", error.message())
+}
+
 fn store(value: Option<&Value>, problems: &mut Problems) -> (StoreChoice, Duration) {
     let default = 5 * MILLISECOND;
     let Some(value) = value else { return (StoreChoice::Memory, default) };
     let mut fields = Fields::of(value, "store", problems);
-    let url = parsed(&mut fields, "url", problems, |text| match text {
-        "memory" => Ok(StoreChoice::Memory),
+    // Not by `parsed`, which shows what it cannot read: a mistyped URL may have its password in it.
+    let url = fields.text("url", problems).and_then(|text| match text {
+        "memory" => Some(StoreChoice::Memory),
         _ if text.starts_with("redis://") || text.starts_with("rediss://") => {
-            Ok(StoreChoice::Redis { url: text.to_owned() })
+            Some(StoreChoice::Redis { url: Secret::new(text.to_owned()) })
         }
-        _ => Err("must be `memory` or an URL like `redis://127.0.0.1:6379`"),
+        _ => {
+            let detail = "must be `memory` or an URL like `redis://127.0.0.1:6379`";
+            problems.add(fields.path("url"), ErrorCode::InvalidValue, detail);
+            None
+        }
     });
     let deadline = time(&mut fields, "deadline", problems, default);
     if deadline > 50 * MILLISECOND {

@@ -77,6 +77,34 @@ fn a_known_path_with_another_method_says_which_are_allowed() {
 }
 
 #[test]
+fn empty_segments_and_parameters_never_lead_around_a_route() {
+    let prefix = |path: &str| PathRule::Prefix(path.to_owned());
+    let table = RouteTable::new(vec![
+        route("all", HostRule::Any, prefix(""), &[]),
+        route("dear", HostRule::Any, prefix("/reports"), &[]),
+        route("post", HostRule::Any, PathRule::Exact("/x".to_owned()), &[Method::POST]),
+    ]);
+    let find = |path: &str| table.find("h", path, &Method::GET).map(|route| &*route.terms.name);
+    for (path, name) in [
+        ("//", "all"),
+        ("/a//b", "all"),
+        ("/get/http://example.com", "all"),
+        ("/a;v=1/b", "all"),
+        ("/reports//1", "dear"),
+        ("/reports/1;v=2", "dear"),
+        ("/reports/", "dear"),
+    ] {
+        assert_eq!(find(path), Ok(name), "{path}");
+    }
+    for path in
+        ["//reports", "/reports;v=1", "/reports%3Bv=1/2", "///reports/1", "/;a/reports", "//x;y"]
+    {
+        let post = table.find("h", path, &Method::POST).map(|route| &*route.terms.name);
+        assert_eq!(post, Err(NoRoute::TwoReadings), "{path}");
+    }
+}
+
+#[test]
 fn a_stripped_prefix_leaves_an_absolute_path() {
     let route = route("o", HostRule::Any, PathRule::Prefix("/orders".to_owned()), &[]);
     for (path, sent) in [("/orders", "/"), ("/orders/", "/"), ("/orders/1", "/1")] {
@@ -110,6 +138,8 @@ fn a_path_with_two_readings_is_refused() {
         ("/a/%2e%2E/b", TargetError::DotSegment),
         ("/.", TargetError::DotSegment),
         ("/a/..;v=1/b", TargetError::DotSegment),
+        ("/a/..%3bv=1/b", TargetError::DotSegment),
+        ("/%2e%3B/b", TargetError::DotSegment),
         ("/a%2Fb", TargetError::HiddenSlash),
         ("/a%2fb", TargetError::HiddenSlash),
         ("/a%5cb", TargetError::HiddenSlash),

@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
+use super::patience::{Patient, UNREAD_MAX};
 use crate::config::Bounds;
 use crate::headers::ForwardedBy;
 use crate::pipeline::Pipeline;
@@ -170,6 +171,7 @@ fn take<S: BucketStore>(
         let (pipeline, forwarded) = (Arc::clone(&pipeline), Arc::clone(&forwarded));
         async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &forwarded).await) }
     });
+    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX);
     let connection = engine.serve_connection(TokioIo::new(stream), service).into_owned();
     let connection = open.watch(connection);
     let metrics = Arc::clone(&shared.metrics);

@@ -8,7 +8,7 @@ use hyper::body::Frame;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::support::{Gateway, KEY, PATIENCE, Service, file, standing, tally};
+use crate::support::{Gateway, KEY, PATIENCE, Service, file, raw, standing, tally};
 
 const PLAN: &str = "burst = { capacity = 10000, refill = \"10000/s\" }";
 const PIECE: usize = 64 * 1024;
@@ -149,6 +149,42 @@ async fn a_download_passes_piece_by_piece() {
     assert_eq!(bytes, 64 * 1024 * 1024);
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 48 * 1024 * 1024, "memory grew by {grown} bytes while 64 MiB passed");
+}
+
+#[tokio::test]
+async fn an_old_caller_gets_no_chunks_and_a_lasting_connection_only_if_it_asks() {
+    // The service's length is not known before its end.
+    let service = Service::answering(|_head| {
+        let pieces = (0..3).map(|_| Ok(Frame::data("piece".into())));
+        Response::new(StreamBody::new(futures_util::stream::iter(pieces)).boxed())
+    })
+    .await;
+    let plan = "burst = { capacity = 2, refill = \"1/d\" }";
+    let gateway = Gateway::start(&file(plan, "", service.address)).await;
+    let head = format!("GET / HTTP/1.0\r\nhost: a\r\nx-api-key: {KEY}\r\n");
+    for more in ["", "connection: keep-alive\r\n"] {
+        // Read to the end: only the close says where this body ends.
+        let whole = raw(gateway.traffic, format!("{head}{more}\r\n").as_bytes()).await;
+        let (fields, body) = whole.split_once("\r\n\r\n").unwrap();
+        assert!(fields.starts_with("HTTP/1.0 200"), "{fields}");
+        let fields = fields.to_ascii_lowercase();
+        assert!(!fields.contains("transfer-encoding"), "{fields}");
+        assert!(!fields.contains("keep-alive"), "{fields}");
+        assert_eq!(body, "piecepiecepiece");
+    }
+    let refused = raw(gateway.traffic, format!("{head}\r\n").as_bytes()).await;
+    assert!(refused.starts_with("HTTP/1.0 429"), "{refused}");
+    assert!(!refused.to_ascii_lowercase().contains("keep-alive"), "{refused}");
+
+    // An answer whose length is told may leave the connection open, to who has asked for that.
+    let mut stream = BufReader::new(TcpStream::connect(gateway.traffic).await.unwrap());
+    for _ in 0..2 {
+        let asking = format!("{head}connection: keep-alive\r\n\r\n");
+        stream.get_mut().write_all(asking.as_bytes()).await.unwrap();
+        let (status, body) = answer(&mut stream).await;
+        assert!(status.starts_with("HTTP/1.0 429"), "{status}");
+        assert!(body.contains("quota_exceeded"), "{body}");
+    }
 }
 
 #[tokio::test]

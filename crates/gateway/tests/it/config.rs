@@ -47,7 +47,18 @@ fn c29_a_value_that_cannot_be_read_is_named_and_never_a_default() {
         ("[limits]\nhead_bytes = 0x10\n".to_owned(), "limits.head_bytes", "16"),
         ("[listen.main]\naddress = \"8080\"\n".to_owned(), "listen.main.address", "8080"),
     ];
-    for (part, field, value) in cases {
+    let words = ["10/mn", "5x", "-5s", "", "0x10", "nan", "inf", "1e400"];
+    let everywhere = words.into_iter().flat_map(|word| {
+        let failure = format!("[plan.p]\nunlimited = true\nfailure = \"{word}\"\n");
+        let quoted = format!("\"{word}\"");
+        [
+            (refill(&quoted), "plan.p.burst.refill", word),
+            (capacity(&quoted), "plan.p.burst.capacity", word),
+            (failure, "plan.p.failure", word),
+            (time(&quoted), "store.deadline", word),
+        ]
+    });
+    for (part, field, value) in cases.into_iter().chain(everywhere) {
         let found = errors(&format!("{part}{REST}"));
         let named = found.iter().any(|line| line.starts_with(field) && line.contains(value));
         assert!(named, "{field} and {value} in {found:?}");
@@ -150,4 +161,15 @@ fn the_example_that_ships_is_valid() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config/gateway.toml");
     let config = config::load(&file).unwrap_or_else(|lines| panic!("{lines:#?}"));
     assert!(config.upstreams.len() >= 2 && config.routes.iter().count() >= 2);
+}
+
+#[test]
+fn a_password_in_a_url_is_shown_by_no_mistake() {
+    for url in ["reddis://:hunter2@h", "u:hunter2@h:6379", "REDIS://u:hunter2@h"] {
+        let found = errors(&format!("[store]\nurl = \"{url}\"\n{REST}"));
+        assert!(found[0].starts_with("store.url: must be "), "{found:?}");
+        assert!(!found.concat().contains("hunter2"), "{found:?}");
+    }
+    let unclosed = errors(&format!("[store]\nurl = \"redis://:hunter2@h\n{REST}"));
+    assert!(!unclosed.concat().contains("hunter2"), "{unclosed:?}");
 }

@@ -77,7 +77,12 @@ async fn a_gateway_starts_and_is_ready_without_its_store() {
     assert_eq!(get(gateway.operations, "/readyz", &[]).await.status, 200);
     let shown = get(gateway.operations, "/metrics", &[]).await.body;
     let shown = String::from_utf8(shown.to_vec()).unwrap();
-    for line in ["weir_store_answering 0\n", "weir_store_calls_total 0\n"] {
+    for line in [
+        "weir_store_answering 0\n",
+        "weir_store_calls_total 0\n",
+        "weir_store_may_evict 0\n",
+        "weir_store_evicted_total 0\n",
+    ] {
         assert!(shown.contains(line), "{line} in {shown}");
     }
 }

@@ -3,7 +3,7 @@
 use http::Response;
 use http_body_util::{BodyExt, Full};
 
-use crate::support::service::text;
+use crate::support::service::{RawService, text};
 use crate::support::{Gateway, KEY, Service, file, get, raw};
 
 const PLAN: &str = "burst = { capacity = 100, refill = \"100/s\" }";
@@ -140,4 +140,44 @@ async fn first_line(to: std::net::SocketAddr, bytes: &str) -> String {
         .expect("an answer in time")
         .unwrap();
     line
+}
+
+#[tokio::test]
+async fn trailers_carry_nothing_that_a_header_may_not() {
+    let service = RawService::answering(
+        "HTTP/1.1 200 OK\r\ntrailer: x-sum, x-weir-source, ratelimit\r\n\
+         transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\
+         x-sum: 1\r\nx-weir-source: edge\r\nratelimit: \"x\";r=9\r\n\r\n",
+        "0\r\nx-sum: 7\r\n\r\n",
+    )
+    .await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    let request = format!(
+        "POST / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\nconnection: close\r\nte: trailers\r\n\
+         trailer: x-sum, x-weir-client, x-api-key\r\ntransfer-encoding: chunked\r\n\r\n\
+         2\r\nhi\r\n0\r\nx-weir-client: victim\r\nX-Sum: 7\r\nx-api-key: k\r\n\r\n"
+    );
+    let answer = raw(gateway.traffic, request.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(service.seen().contains("\r\nx-weir-client: acme\r\n"), "{}", service.seen());
+    assert!(!service.seen().contains("victim"), "{}", service.seen());
+    assert!(!service.seen().contains("x-api-key: "), "{}", service.seen());
+    let (_, trailers) = answer.split_once("\r\n0\r\n").expect("a last chunk");
+    assert_eq!(trailers, "x-sum: 1\r\n\r\n");
+}
+
+#[tokio::test]
+async fn a_response_with_two_readings_is_no_response() {
+    for response in [
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nraw",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n\
+         5\r\nhello\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nabc",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ] {
+        let service = RawService::answering(response, "\r\n\r\n").await;
+        let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+        let reply = &gateway.calls(1).await[0];
+        assert_eq!((reply.status, &*reply.code()), (502, "upstream_failed"), "{response}");
+    }
 }

@@ -3,7 +3,7 @@
 use http::{HeaderValue, Request};
 use http_body_util::Full;
 
-use crate::support::{Gateway, KEY, Service, file, get, raw, send};
+use crate::support::{Gateway, KEY, Service, file, get, key_table, raw, send, standing};
 
 const PLAN: &str = "burst = { capacity = 100, refill = \"100/s\" }";
 
@@ -11,8 +11,10 @@ const PLAN: &str = "burst = { capacity = 100, refill = \"100/s\" }";
 async fn c09_only_visible_ascii_is_a_key_and_nothing_else_is_an_error_of_ours() {
     let service = Service::hello().await;
     let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
-    let long = "A".repeat(8 * 1024);
-    let cases: [(&[u8], u16, &str); 7] = [
+    let (longest, long) = ("A".repeat(256), "A".repeat(8 * 1024));
+    let cases: [(&[u8], u16, &str); 9] = [
+        (longest.as_bytes(), 401, "key_invalid"),
+        (&long.as_bytes()[..257], 400, "key_malformed"),
         (b"k{x}y", 401, "key_invalid"),
         (b"{}", 401, "key_invalid"),
         (b"*", 401, "key_invalid"),
@@ -33,7 +35,7 @@ async fn c09_only_visible_ascii_is_a_key_and_nothing_else_is_an_error_of_ours() 
         assert_eq!((reply.status, reply.code().as_str()), (status, code), "{shown}");
         assert_eq!(reply.header("x-weir-source"), "edge");
     }
-    for control in [b"a\x00b", b"a\x0bb"] {
+    for control in [b"a\x00b", b"a\x0ab", b"a\x0bb", b"a\x0db", b"a\x7fb"] {
         let mut bytes = b"GET / HTTP/1.1\r\nhost: api.test\r\nx-api-key: ".to_vec();
         bytes.extend_from_slice(control);
         bytes.extend_from_slice(b"\r\nconnection: close\r\n\r\n");
@@ -41,6 +43,27 @@ async fn c09_only_visible_ascii_is_a_key_and_nothing_else_is_an_error_of_ours() 
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
     assert_eq!(service.requests(), 0);
+}
+
+#[tokio::test]
+async fn c09_a_key_may_hold_braces_and_has_a_bucket_of_its_own() {
+    let service = Service::hello().await;
+    let (clock, store) = standing();
+    let longest = "A".repeat(256);
+    let keys = ["k{x}y", "{}", "a:b", longest.as_str()];
+    let tables: String = (0..).zip(keys).fold(String::new(), |text, (number, key)| {
+        let table = key_table(&format!("n{number}"), &format!("c{number}"), key);
+        format!("{text}[client.c{number}]\nplan = \"pro\"\n{table}")
+    });
+    let text = file("burst = { capacity = 2, refill = \"1/d\" }", &tables, service.address);
+    let gateway = Gateway::over(&text, store, clock).await;
+    for key in keys {
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            statuses.push(get(gateway.traffic, "/", &[("x-api-key", key)]).await.status);
+        }
+        assert_eq!(statuses, [200, 200, 429], "{key}");
+    }
 }
 
 #[tokio::test]

@@ -51,9 +51,27 @@ async fn c01_a_slow_refill_is_never_told_as_zero_and_never_early() {
         let reply = &gateway.calls(1).await[0];
         assert_eq!(reply.status, 429, "after {second} s");
         assert_eq!(reply.header("retry-after"), (10 - second).to_string(), "after {second} s");
+        assert_eq!(reply.header("x-ratelimit-remaining"), "0", "its numbers do not say enough");
     }
     clock.advance(Duration::from_secs(1));
     assert_eq!(gateway.calls(1).await[0].status, 200, "after 10 s");
+}
+
+#[tokio::test]
+async fn c03_the_largest_numbers_are_told_digit_by_digit() {
+    let service = Service::hello().await;
+    for (capacity, left, window) in
+        [("1000000000000", "999999999999", 1_000), ("123456789012", "123456789011", 124)]
+    {
+        let (clock, store) = standing();
+        let plan = format!("burst = {{ capacity = {capacity}, refill = \"1000000000/s\" }}");
+        let gateway = Gateway::over(&file(&plan, "", service.address), store, clock).await;
+        let reply = &gateway.calls(1).await[0];
+        assert_eq!(reply.status, 200);
+        let policy = format!("\"burst\";q={capacity};w={window}");
+        assert_eq!(reply.header("ratelimit-policy"), policy);
+        assert_eq!(reply.header("ratelimit"), format!("\"burst\";r={left};t=1"));
+    }
 }
 
 #[tokio::test]
@@ -62,6 +80,7 @@ async fn c05_what_can_never_fit_is_not_told_to_come_back() {
     let (clock, store) = standing();
     let plan = "burst = { capacity = 10, refill = \"1/s\" }";
     let route = "[[route]]\npath = \"/dear\"\nupstream = \"up\"\ncost = 11\nname = \"dear\"\n\
+        [[route]]\npath = \"/huge\"\nupstream = \"up\"\ncost = 200000000\nname = \"huge\"\n\
         [[route]]\npath = \"/ten\"\nupstream = \"up\"\ncost = 10\nname = \"ten\"\n\
         [[route]]\npath = \"/five\"\nupstream = \"up\"\ncost = 5\nname = \"five\"\n\
         [[route]]\npath = \"/eight\"\nupstream = \"up\"\ncost = 8\nname = \"eight\"\n";
@@ -69,9 +88,11 @@ async fn c05_what_can_never_fit_is_not_told_to_come_back() {
     let gateway = Gateway::over(&text, store, Arc::clone(&clock) as _).await;
     let call = async |path: &str| get(gateway.traffic, path, &[("x-api-key", KEY)]).await;
 
-    let never = call("/dear").await;
-    assert_eq!((never.status, never.code().as_str()), (403, "cost_exceeds_capacity"));
-    assert_eq!(never.header("retry-after"), "");
+    for path in ["/dear", "/huge"] {
+        let never = call(path).await;
+        assert_eq!((never.status, never.code().as_str()), (403, "cost_exceeds_capacity"));
+        assert_eq!(never.header("retry-after"), "");
+    }
     assert_eq!(service.requests(), 0);
 
     let all = call("/ten").await;
@@ -146,18 +167,65 @@ async fn c11_three_gateways_and_three_routes_share_one_limit() {
 }
 
 #[tokio::test]
-async fn a_fixed_allowance_ends_without_a_time() {
+async fn c08_a_fixed_allowance_ends_without_a_time() {
     let service = Service::hello().await;
     let (clock, store) = standing();
-    let plan = "burst = { capacity = 2, refill = \"0\" }";
+    let plan = "burst = { capacity = 5, refill = \"0\" }";
     let gateway = Gateway::over(&file(plan, "", service.address), store, clock).await;
-    let replies = gateway.calls(3).await;
-    let denied = &replies[2];
-    assert_eq!(denied.status, 429);
-    for name in ["retry-after", "retry-after-ms", "x-ratelimit-retry-after"] {
-        assert_eq!(denied.header(name), "", "{name}");
+    let replies = gateway.calls(7).await;
+    let statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
+    for denied in &replies[5..] {
+        for name in ["retry-after", "retry-after-ms", "x-ratelimit-retry-after"] {
+            assert_eq!(denied.header(name), "", "{name}");
+        }
+        assert_eq!(denied.header("ratelimit-policy"), "\"burst\";q=5");
     }
-    assert_eq!(denied.header("ratelimit-policy"), "\"burst\";q=2");
+}
+
+#[tokio::test]
+async fn what_is_left_and_until_it_is_full_are_told_alike_with_every_status() {
+    let service = Service::hello().await;
+    let (clock, store) = standing();
+    let plan = "burst = { capacity = 3, refill = \"1/2s\" }";
+    let gateway = Gateway::over(&file(plan, "", service.address), store, clock).await;
+    let told: Vec<_> = gateway
+        .calls(5)
+        .await
+        .iter()
+        .map(|reply| format!("{} {}", reply.status, reply.header("ratelimit")))
+        .collect();
+    // The wait of a denial is two seconds; the time until the bucket is full stays six.
+    assert_eq!(
+        told,
+        [
+            "200 \"burst\";r=2;t=2",
+            "200 \"burst\";r=1;t=4",
+            "200 \"burst\";r=0;t=6",
+            "429 \"burst\";r=0;t=6",
+            "429 \"burst\";r=0;t=6",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn c30_gateways_that_restart_one_after_the_other_hand_out_no_token() {
+    let service = Service::hello().await;
+    let (clock, store) = standing();
+    let text = file("burst = { capacity = 10, refill = \"1/d\" }", "", service.address);
+    let start = async || Gateway::over(&text, Arc::clone(&store), Arc::clone(&clock) as _).await;
+    let mut gateways = [start().await, start().await];
+    for gateway in &gateways {
+        assert_eq!(tally(&gateway.calls(2).await), [(200, 2)]);
+    }
+    for gateway in &mut gateways {
+        gateway.drain.start();
+        (&mut gateway.ended).await.unwrap().unwrap();
+        *gateway = start().await;
+    }
+    let mut replies = gateways[0].calls(5).await;
+    replies.extend(gateways[1].calls(5).await);
+    assert_eq!(tally(&replies), [(200, 6), (429, 4)]);
 }
 
 #[tokio::test]

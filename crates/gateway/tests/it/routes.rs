@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::support::caller::request;
 use crate::support::service::text;
-use crate::support::{Gateway, KEY, Service, file, get, send};
+use crate::support::{Gateway, KEY, Service, file, get, raw, send};
 
 const PLAN: &str = "burst = { capacity = 1000, refill = \"1000/s\" }";
 
@@ -157,4 +157,29 @@ async fn two_workers_share_one_port_and_one_limit() {
     let gateway = Gateway::start(&text).await;
     let replies = gateway.calls(60).await;
     assert_eq!(crate::support::tally(&replies), [(200, 20), (429, 40)]);
+}
+
+#[tokio::test]
+async fn a_method_that_some_services_read_as_another_is_refused() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    for method in ["get", "Post", "GET_", "P0ST", &"A".repeat(33)] {
+        let reply = send(gateway.traffic, request(method, "/", &[("x-api-key", KEY)])).await;
+        assert_eq!((reply.status, &*reply.code()), (501, "not_implemented"), "{method}");
+    }
+    for method in ["M-SEARCH", "PROPFIND", "UPDATEREDIRECTREF"] {
+        let reply = send(gateway.traffic, request(method, "/", &[("x-api-key", KEY)])).await;
+        assert_eq!(reply.status, 200, "{method}");
+    }
+    assert_eq!(service.requests(), 3);
+}
+
+#[tokio::test]
+async fn a_caller_that_says_nothing_loses_its_place() {
+    let service = Service::hello().await;
+    let top = "[limits]\nhead_time = \"200ms\"";
+    let gateway = Gateway::start(&file(PLAN, top, service.address)).await;
+    for first in ["", "PRI * HTTP/2.0\r\n\r\nSM"] {
+        assert_eq!(raw(gateway.traffic, first.as_bytes()).await, "", "{first:?}");
+    }
 }

@@ -18,6 +18,13 @@ use crate::time::Timestamp;
 /// Told to refused callers of a plan that is closed without a store, when no probe time is known.
 const CLOSED_RETRY: Duration = Duration::from_millis(1_000);
 
+/// A denial without an end is repeated for this long; then the store is asked again.
+const NEVER_REPEATED_MAX: Duration = Duration::from_secs(1);
+
+/// Requests of one key that may wait for its next call. One more could not be answered before the
+/// deadline either: the policy decides it at once.
+const WAITERS_MAX: usize = 16_384;
+
 /// Answer to a waiting request: decided, or to be decided by policy.
 type Answer = Result<Decision, DegradedReason>;
 
@@ -121,13 +128,24 @@ impl Entry {
         self.inner.lock().local.is_some()
     }
 
-    pub(super) fn join(&self, contract: &Contract, cost: u64, now: Timestamp) -> Join {
+    pub(super) fn join(
+        &self,
+        contract: &Contract,
+        cost: u64,
+        gateways: u32,
+        now: Timestamp,
+    ) -> Join {
         let mut inner = self.inner.lock();
         inner.hear(contract);
         if let Some(decision) = inner.decide_from_last(contract, cost, now) {
             return Join::Decided(decision);
         }
         if inner.flying {
+            if inner.queue.len() >= WAITERS_MAX {
+                let reason = DegradedReason::Deadline;
+                let decision = inner.decide_degraded(contract, cost, gateways, reason, now);
+                return Join::Decided(decision);
+            }
             let (waiter, waiting) = inner.waiter(cost);
             inner.queue.push_back(waiter);
             return Join::Waiting(waiting);
@@ -200,10 +218,10 @@ impl Entry {
                 Err(reason) => inner.decide_degraded(contract, waiting.cost, gateways, reason, now),
             };
         }
-        inner.queue.retain(|waiter| waiter.id != waiting.id);
+        inner.leave_queue(waiting.id);
         let reason = DegradedReason::Deadline;
         let decision = inner.decide_degraded(contract, waiting.cost, gateways, reason, now);
-        if let Some(waiter) = inner.sent.iter_mut().find(|waiter| waiter.id == waiting.id) {
+        if let Some(waiter) = inner.sent_as(waiting.id) {
             waiter.answer = if decision.is_allowed() { Claim::Passed } else { Claim::Left };
         }
         decision
@@ -249,9 +267,9 @@ impl Inner {
             Wait::Until(wait) if now < seen.sent.after(wait) => {
                 Wait::Until(seen.received.after(wait).since(now))
             }
-            Wait::Until(_) => return None,
-            // A reset or a newer plan may end it, and both come as a newer version.
-            Wait::Never => Wait::Never,
+            // A reset or a newer plan comes as a newer version; tokens that others give back do not.
+            Wait::Never if now < seen.sent.after(NEVER_REPEATED_MAX) => Wait::Never,
+            Wait::Until(_) | Wait::Never => return None,
         };
         Some(Decision {
             outcome: Outcome::Denied { wait },
@@ -265,6 +283,18 @@ impl Inner {
         self.next_id += 1;
         let (sender, answer) = oneshot::channel();
         (Waiter { id, cost, answer: Claim::Waiting(sender) }, Waiting { id, cost, answer })
+    }
+
+    /// Both lines are in the order of their ids, so leaving costs no walk along a long one.
+    fn leave_queue(&mut self, id: u64) {
+        if let Ok(place) = self.queue.binary_search_by_key(&id, |waiter| waiter.id) {
+            drop(self.queue.remove(place));
+        }
+    }
+
+    fn sent_as(&mut self, id: u64) -> Option<&mut Waiter> {
+        let place = self.sent.binary_search_by_key(&id, |waiter| waiter.id).ok()?;
+        self.sent.get_mut(place)
     }
 
     fn request(&mut self, contract: &Contract, need: u64, smallest: u64) -> Request {
@@ -353,6 +383,9 @@ impl Inner {
         let fresh = || LocalBucket::start(limits, share, gateways, fill, luck, now);
         let mut local = match self.local {
             Some(mut local) => {
+                if !local.knows(limits) {
+                    local.learn(&fresh());
+                }
                 if self.answered_since_local {
                     local.lower_to(&fresh(), limits, share, gateways, now);
                 }

@@ -182,6 +182,21 @@ async fn a_denial_is_repeated_locally_until_the_token_exists_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_allowance_that_others_give_back_is_found_within_a_second() {
+    let world = World::new(1, "0", FailurePolicy::CLOSED);
+    assert!(world.take(1).await.is_allowed());
+    assert_eq!(world.take(1).await.outcome, Outcome::Denied { wait: Wait::Never });
+    let back = Request { unused_need: 1, ..Request::take(world.contract.plan, 0, 0) };
+    world.store.call(&world.contract.key, &back).await.unwrap();
+    let calls = world.calls();
+    advance(Duration::from_millis(999)).await;
+    assert!(!world.take(1).await.is_allowed());
+    assert_eq!(world.calls(), calls);
+    advance(Duration::from_millis(1)).await;
+    assert!(world.take(1).await.is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_smaller_request_passes_where_a_larger_one_must_wait() {
     let world = World::new(5, "1/s", FailurePolicy::CLOSED);
     assert!(world.take(2).await.is_allowed());
@@ -311,6 +326,25 @@ async fn a_fleet_without_a_store_admits_its_share_of_the_plan_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_part_below_one_token_is_one_token_and_never_nothing() {
+    // Half of two tokens over ten gateways, and half of one a second: one token in twenty seconds.
+    let world = World::new(2, "1/s", FailurePolicy::LOCAL);
+    world.limiter.set_fleet(10);
+    *world.store.otherwise.lock() = Act::Trip;
+    let at_first = world.take(1).await;
+    for round in 0..3 {
+        advance(Duration::from_secs(20)).await;
+        assert!(world.take(1).await.is_allowed(), "round {round}, first: {at_first:?}");
+        let denied = world.take(1).await.outcome;
+        let Outcome::Denied { wait: Wait::Until(wait) } = denied else { panic!("{denied:?}") };
+        assert!(wait <= Duration::from_secs(20), "{wait:?}");
+    }
+    // A request that costs more than the part is whole: it passes too, when the part is full.
+    advance(Duration::from_secs(20)).await;
+    assert!(world.take(2).await.is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outage_starts_from_what_the_bucket_held() {
     let world = World::new(100, "1/1000s", FailurePolicy::LOCAL);
     for _ in 0..80 {
@@ -323,6 +357,26 @@ async fn an_outage_starts_from_what_the_bucket_held() {
     }
     // A fifth was left: a fifth of half the plan.
     assert_eq!(admitted, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_a_plan_wins_in_an_outage_begins_with_its_share() {
+    let mut world = World::new(100, "1/1000s", FailurePolicy::LOCAL);
+    *world.store.otherwise.lock() = Act::Trip;
+    let burst_only = world.contract.plan.limits;
+    let sustained = Limit::new(Capacity::new(60).unwrap(), "1/1000s".parse().unwrap()).unwrap();
+    let both = Limits { sustained: Some(sustained), ..burst_only };
+    let mut admitted = Vec::new();
+    for (version, limits, requests) in [(2, burst_only, 5), (4, both, 100), (6, burst_only, 100)] {
+        world.contract.plan = PlanNumbers { version: PlanVersion(version), limits };
+        let mut allowed = 0;
+        for _ in 0..requests {
+            allowed += usize::from(world.take(1).await.is_allowed());
+        }
+        admitted.push(allowed);
+    }
+    // Half of 60 under both; of half of 100, what the others left.
+    assert_eq!(admitted, [5, 30, 15]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,14 +55,6 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Drops every bucket that has expired.
-    pub fn sweep(&self) {
-        let now = self.clock.now();
-        for shard in &self.shards {
-            shard.lock().buckets.retain(|_, kept| now < kept.until);
-        }
-    }
-
     fn shard(&self, key: &BucketKey) -> &Mutex<Shard> {
         let [first, ..] = *key.bytes();
         let index = usize::from(first) % SHARDS;
@@ -95,5 +87,12 @@ impl BucketStore for MemoryStore {
         request: &Request,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send {
         future::ready(Ok(self.apply(key, request)))
+    }
+
+    fn sweep(&self) {
+        let now = self.clock.now();
+        for shard in &self.shards {
+            shard.lock().buckets.retain(|_, kept| now < kept.until);
+        }
     }
 }

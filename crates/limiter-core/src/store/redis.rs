@@ -7,6 +7,7 @@
 
 pub(crate) mod command; // what is said
 mod counters; // what is counted
+mod health; // what the server may lose
 mod link; // one connection, supervised
 pub(crate) mod script; // the text
 

@@ -363,6 +363,9 @@ if capacity_s > 0 then
   level_s = level_s - taken
 end
 lent_now = lent_now + held + lent
+if total > EXACT - 1 - taken then
+  total, incarnation = 0, incarnation + 1 --@44
+end
 total = total + taken
 
 -- check, write, reply

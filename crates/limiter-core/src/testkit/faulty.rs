@@ -107,4 +107,8 @@ impl<S: BucketStore> BucketStore for FaultyStore<S> {
             Fault::LostBefore => Err(StoreError::Lost("told to be".into())),
         }
     }
+
+    fn sweep(&self) {
+        self.inner.sweep();
+    }
 }

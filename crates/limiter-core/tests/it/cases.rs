@@ -101,8 +101,9 @@ async fn c01_waits_below_a_second_are_not_shown_as_zero_and_no_step_is_lost_to_r
         assert_eq!(bed.take(slow, 1, 0).await.granted, 1);
         for second in 1..10 {
             let denied = bed.take(slow, 1, second * S).await;
-            assert_eq!(denied.granted, 0, "{second} s");
+            assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 0), "{second} s");
             assert_eq!(denied.wait(1), Wait::Until(Duration::from_secs(10 - second)));
+            assert_eq!(retry_after(&denied, 1), Some(10 - second));
         }
         assert_eq!(bed.take(slow, 1, 10 * S - 1).await.granted, 0);
         assert_eq!(bed.take(slow, 1, 10 * S).await.granted, 1);
@@ -123,10 +124,16 @@ async fn c02_rates_above_one_per_millisecond_are_exact() {
 
 #[tokio::test]
 async fn c03_the_largest_numbers_pass_the_store_exactly_and_larger_ones_are_refused() {
-    let too_large = Capacity::new(1_000_000_000_000_000);
-    assert_eq!(too_large.unwrap_err().code(), "capacity_out_of_range");
-    let too_fast = RefillRate::per_second(1_000_000_000_000);
-    assert_eq!(too_fast.unwrap_err().code(), "refill_out_of_range");
+    for tokens in [1_000_000_000_000_000, 123_456_789_012_345, 1_000_000_000_001] {
+        let refused = Capacity::new(tokens).unwrap_err();
+        assert_eq!(refused.code(), "capacity_out_of_range");
+        assert!(refused.to_string().contains("1000000000000"), "names the largest: {refused}");
+    }
+    for tokens in [1_000_000_000_000_000, 1_000_000_000_000] {
+        let refused = RefillRate::per_second(tokens).unwrap_err();
+        assert_eq!(refused.code(), "refill_out_of_range");
+        assert!(refused.to_string().contains("1000000000 per second"), "{refused}");
+    }
     for mut bed in Bed::both() {
         for (capacity, rate) in
             [(1_000_000_000_000, "1000000000/s"), (123_456_789_012, "1000000000/s")]
@@ -151,7 +158,7 @@ async fn c04_a_bucket_lives_until_it_is_full_and_little_longer() {
     let take = Request::take(plan(2, 1, "3/s"), 1, 1);
     assert_eq!(redis.call(&key(), &take, now).unwrap().granted, 1);
     let after_a_grant = redis.lifetime_ms(&key()).unwrap();
-    assert!(after_a_grant <= 2_000, "{after_a_grant} ms");
+    assert!((334..=2_000).contains(&after_a_grant), "{after_a_grant} ms");
     assert_eq!(redis.call(&key(), &take, now).unwrap().granted, 0, "in the same microsecond");
     let after_a_denial = redis.lifetime_ms(&key()).unwrap();
     assert!((334..=2_000).contains(&after_a_denial), "{after_a_denial} ms");
@@ -209,9 +216,17 @@ async fn c06_a_cut_plan_rules_at_once_and_neither_strands_nor_sinks_the_bucket()
         let old = bed.take(plan(2, 1_000, "1/s"), 1, 0).await;
         assert_eq!((old.granted, old.plan), (0, cut), "an older plan does not come back");
     }
-    for mut bed in Bed::both() {
+    // Whether or not anybody asks between the change and the end of the second.
+    for (mut bed, asked) in
+        Bed::both().into_iter().zip([true, false]).chain(Bed::both().into_iter().zip([false, true]))
+    {
         assert_eq!(bed.take(plan(2, 1_000, "1000/s"), 1_000, 0).await.granted, 1_000);
         let cut = plan(4, 10, "10/s");
+        if asked {
+            let denied = bed.take(cut, 1, 0).await;
+            assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 0));
+            assert_eq!(retry_after(&denied, 1), Some(1), "and not the 99 s of a debt");
+        }
         assert_eq!(bed.burst(cut, 10, S).await, 10);
         let denied = bed.take(cut, 1, S).await;
         assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 0));
@@ -268,6 +283,28 @@ async fn c08_nothing_is_a_number_of_its_own_and_never_means_without_limit() {
     }
 }
 
+#[test]
+fn c09_a_bucket_is_named_by_no_byte_of_an_identity() {
+    let long = "A".repeat(256);
+    let hostile = ["k{x}y", "{}", "{a}{b}", "two words", "ключ-7", "a\nb", "a\0b", "", &long];
+    let sources = [VersionSource::ControlPlane, VersionSource::File];
+    let mut names = std::collections::HashSet::new();
+    let pairs = [("a", "b:c"), ("a:b", "c"), ("a:b:c", ""), ("", "a:b:c"), ("ab", ":c")];
+    for source in sources {
+        let scopes = pairs.map(|(client, key)| ScopeId::ApiKey { client, key });
+        let addresses = pairs.map(|(plan, prefix)| ScopeId::Address { plan, prefix });
+        let clients = hostile.map(ScopeId::Client);
+        for scope in scopes.into_iter().chain(addresses).chain(clients) {
+            let name = BucketKey::new(source, scope).to_string();
+            assert_eq!(name.len(), 39, "whatever the identity: {name}");
+            // Redis Cluster hashes what the first braces hold: all of our digest and nothing else.
+            let digest = name.strip_prefix("weir:{").and_then(|name| name.strip_suffix('}'));
+            assert!(digest.unwrap().bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
+            assert!(names.insert(name), "{scope:?} shares a bucket");
+        }
+    }
+}
+
 #[tokio::test]
 async fn c17_a_store_clock_that_runs_back_refills_no_second_twice() {
     for back_us in [1, MS, S, 2 * S] {
@@ -287,6 +324,22 @@ async fn denied_attempts_change_nothing_when_the_limit_is_raised_later() {
         let small = plan(2, 5, "1/h");
         assert_eq!(bed.burst(small, 45, 0).await, 5);
         assert_eq!(bed.burst(plan(4, 8, "1/h"), 10, 0).await, 3);
+    }
+}
+
+/// Nothing here reads a calendar: the clocks of Europe go forward in the middle of this day.
+#[tokio::test]
+async fn a_day_has_86_400_seconds_wherever_and_whenever() {
+    const BEFORE_THE_CHANGE: u64 = 6_195_600 - 3_600;
+    for mut bed in Bed::both() {
+        let daily = plan(2, 10, "10/d");
+        let start = BEFORE_THE_CHANGE * S;
+        assert_eq!(bed.burst(daily, 11, start).await, 10);
+        for token in 1..=10 {
+            let earned = start + token * 8_640 * S;
+            assert_eq!(bed.burst(daily, 1, earned - 1).await, 0, "token {token} comes early");
+            assert_eq!(bed.burst(daily, 2, earned).await, 1, "token {token}");
+        }
     }
 }
 

@@ -52,6 +52,62 @@ async fn until_answered(store: &RedisStore, capacity: u64) -> (Duration, Reply) 
     }
 }
 
+/// How often the server was sent each command that has to do with buckets.
+fn commands(admin: &mut redis::Connection) -> Vec<(String, u64)> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
+    let counted = info.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse().ok()?;
+        Some((name.to_owned(), calls))
+    });
+    let mut counted: Vec<_> = counted
+        .filter(|(name, _)| !["ping", "client|setinfo", "info", "script|load"].contains(&&**name))
+        .collect();
+    counted.sort();
+    counted
+}
+
+#[tokio::test]
+async fn c07_two_limits_are_one_call_to_the_store() {
+    let server = Server::start();
+    let store = server.store(1).await;
+    let mut admin = server.connection();
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut admin).unwrap();
+    let limit = |text: &str, capacity| {
+        Limit::new(Capacity::new(capacity).unwrap(), text.parse().unwrap()).unwrap()
+    };
+    let limits = Limits { burst: limit("1/d", 2), sustained: Some(limit("1/d", 10)) };
+    let plan = PlanNumbers { version: PlanVersion(2), limits };
+    let mut granted = 0;
+    for _ in 0..10 {
+        let reply = store.call(&key(), &Request::take(plan, 1, 1)).await.unwrap();
+        granted += reply.granted;
+    }
+    assert_eq!(granted, 2);
+    let sent: Vec<(String, u64)> = commands(&mut admin)
+        .into_iter()
+        .filter(|(name, _)| !["get", "set", "time", "config|resetstat"].contains(&&**name))
+        .collect();
+    // GET, SET and TIME are the script's own, inside that one call.
+    assert_eq!(sent, [("evalsha".to_owned(), 10)]);
+}
+
+#[tokio::test]
+async fn c03_the_largest_numbers_come_back_exactly_over_the_wire() {
+    let server = Server::start();
+    let store = server.store(1).await;
+    for (client, capacity) in [("a", 1_000_000_000_000), ("b", 123_456_789_012)] {
+        let refill = RefillRate::per_second(1_000_000_000).unwrap();
+        let burst = Limit::new(Capacity::new(capacity).unwrap(), refill).unwrap();
+        let plan = PlanNumbers { version: PlanVersion(2), limits: Limits::burst_only(burst) };
+        let key = BucketKey::new(VersionSource::File, ScopeId::Client(client));
+        let reply = store.call(&key, &Request::take(plan, 1, 1)).await.unwrap();
+        assert_eq!(reply.levels.burst.tokens, i64::try_from(capacity).unwrap() - 1);
+    }
+    assert_eq!(store.counters().lost.load(Ordering::Relaxed), 0, "every reply could be read");
+    assert_eq!(store.counters().refused().map(|(_, count)| count).sum::<u64>(), 0);
+}
+
 #[tokio::test]
 async fn c13_a_server_that_forgot_the_script_is_taught_once_and_no_request_notices() {
     let server = Server::start();
@@ -92,12 +148,14 @@ async fn c15_a_frozen_server_fails_few_calls_then_none_is_sent_until_it_answers_
     until("the store is linked", || store.is_answering()).await;
     take(&store, 1_000).await.unwrap();
 
+    // Five failures in a row open a breaker, and each of two connections has its own.
+    const SENT_MAX: usize = 2 * 5;
     server.signal(Signal::STOP);
     let sent_before = store.counters().calls.load(Ordering::Relaxed);
     let mut outcomes = Vec::new();
     while store.is_answering() {
         outcomes.push(take(&store, 1_000).await.map(|reply| reply.granted));
-        assert!(outcomes.len() <= 50, "fifty calls failed and the breaker is still closed");
+        assert!(outcomes.len() <= SENT_MAX, "so many failed and a breaker is still closed");
     }
     for outcome in outcomes {
         assert!(
@@ -106,7 +164,7 @@ async fn c15_a_frozen_server_fails_few_calls_then_none_is_sent_until_it_answers_
         );
     }
     let sent = store.counters().calls.load(Ordering::Relaxed);
-    assert!(sent - sent_before <= 50);
+    assert!(sent - sent_before <= SENT_MAX as u64, "{} calls", sent - sent_before);
 
     let bytes_before = proxy.bytes_to_server();
     for _ in 0..2_000 {
@@ -244,6 +302,31 @@ async fn a_full_server_refuses_without_taking() {
     set("0");
     let (_, reply) = until_answered(&store, 10).await;
     assert_eq!(reply.levels.burst.tokens, 8, "the refused call took nothing");
+}
+
+#[tokio::test]
+async fn a_server_that_may_drop_live_buckets_is_told_of_and_what_it_dropped_is_counted() {
+    let server = Server::start();
+    let store = server.store(1).await;
+    let mut admin = server.connection();
+    let told = |store: &RedisStore| store.counters().may_evict.load(Ordering::Relaxed);
+    assert!(!told(&store), "a fresh server has no bound");
+    let mut set = |name: &str, value: &str| {
+        redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec(&mut admin).unwrap();
+    };
+    set("maxmemory", "3mb");
+    set("maxmemory-policy", "allkeys-lru");
+    until("it is told while the connection lasts", || told(&store)).await;
+    for number in 0..100 {
+        redis::cmd("SET").arg(number).arg("x".repeat(40_000)).exec(&mut admin).unwrap();
+    }
+    until("the dropped keys are counted", || store.counters().evicted.load(Ordering::Relaxed) > 0)
+        .await;
+    let later = server.store(1).await;
+    assert!(told(&later), "also by who comes later, at once");
+    redis::cmd("CONFIG").arg(&["SET", "maxmemory-policy", "noeviction"]).exec(&mut admin).unwrap();
+    until("the mended setting is told", || !told(&store)).await;
+    assert_eq!(store.counters().reconnects.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]

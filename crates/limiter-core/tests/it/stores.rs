@@ -3,8 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use limiter_core::store::BucketStore;
 use limiter_core::store::memory::MemoryStore;
 use limiter_core::testkit::{Advance, Fault, FaultyStore, ManualClock, check_store};
+use limiter_core::{
+    BucketKey, Capacity, Limit, Limiter, LimiterSettings, Limits, PlanNumbers, PlanVersion,
+    Request, ScopeId, VersionSource,
+};
 
 use crate::server::Server;
 
@@ -22,6 +27,30 @@ async fn the_embedded_store_passes_the_suite() {
     let clock = Arc::new(ManualClock::default());
     let store = Arc::new(MemoryStore::new(clock.clone()));
     check_store(&store, clock.as_ref(), "memory").await;
+}
+
+#[tokio::test]
+async fn idle_buckets_go_without_another_write() {
+    const CLIENTS: usize = 100_000;
+    let clock = Arc::new(ManualClock::default());
+    let store = Arc::new(MemoryStore::new(clock.clone()));
+    let limiter = Limiter::new(Arc::clone(&store), clock.clone(), LimiterSettings::default());
+    let plan = PlanNumbers {
+        version: PlanVersion(2),
+        limits: Limits::burst_only(
+            Limit::new(Capacity::new(10).unwrap(), "1/s".parse().unwrap()).unwrap(),
+        ),
+    };
+    for client in 0..CLIENTS {
+        let key = BucketKey::new(VersionSource::File, ScopeId::Client(client.to_string().as_str()));
+        store.call(&key, &Request::take(plan, 1, 1)).await.unwrap();
+    }
+    assert_eq!(store.len(), CLIENTS);
+    limiter.sweep();
+    assert_eq!(store.len(), CLIENTS, "they are not full yet");
+    clock.advance(Duration::from_secs(4));
+    limiter.sweep();
+    assert!(store.is_empty(), "{} stay", store.len());
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use axum::http::request::Parts;
 use axum::response::IntoResponse;
 use serde_json::Value;
 use wire::error::{ErrorBody, ErrorCode, FieldError};
-use wire::strict::{self, Fields, Problems};
+use wire::strict::{self, Fields, Problems, is_printable};
 
 use super::error::ApiError;
 use super::{App, RequestId};
@@ -38,6 +38,9 @@ impl FromRequestParts<Arc<App>> for Ask {
         let params = Query::<Vec<(String, String)>>::from_request_parts(parts, app).await;
         let Query(params) =
             params.map_err(|error| bad_request(format!("the query: {}", error.body_text())))?;
+        if params.iter().any(|(name, value)| !is_printable(name) || !is_printable(value)) {
+            return Err(bad_request("the query has control characters"));
+        }
         let caller = parts.extensions.get::<Caller>().cloned();
         Ok(Ask {
             caller: caller.ok_or_else(|| ApiError::of(ErrorCode::TokenMissing))?,
@@ -215,8 +218,8 @@ impl FromRequestParts<Arc<App>> for Part {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Part, ApiError> {
         let part = axum::extract::Path::<String>::from_request_parts(parts, app).await;
         match part {
-            Ok(axum::extract::Path(text)) => Ok(Part(text)),
-            Err(_not_text) => Err(bad_request("the path does not read")),
+            Ok(axum::extract::Path(text)) if is_printable(&text) => Ok(Part(text)),
+            Ok(_) | Err(_) => Err(bad_request("the path does not read")),
         }
     }
 }

@@ -5,11 +5,11 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{Response as HttpResponse, StatusCode};
 use axum::response::{IntoResponse, Response};
+use daemon::log::chain;
 use daemon::sql::SqlError;
 use wire::error::{ErrorBody, ErrorCode, FieldError, PROBLEM_JSON};
 
 use crate::auth::Denied;
-use crate::doorbell::chain;
 use crate::store::StoreError;
 
 /// Seconds after which a call may succeed that found no database or no evidence.
@@ -77,9 +77,12 @@ impl From<StoreError> for ApiError {
                 .with_hint("read the snapshot and go on from its revision")
                 .into(),
             StoreError::Sql(error) => of_sql(error),
-            StoreError::Damaged { .. } | StoreError::OtherPepper { .. } => {
-                ApiError::internal(error)
+            // Whoever may read the object may read what is wrong with it, and has to mend it.
+            StoreError::Damaged { .. } => {
+                tracing::error!(%error, "damaged");
+                ErrorBody::new(ErrorCode::Internal, detail).into()
             }
+            StoreError::OtherPepper { .. } => ApiError::internal(error),
         }
     }
 }

@@ -9,6 +9,7 @@ use axum::response::Response;
 use wire::error::{ErrorBody, ErrorCode};
 use wire::name::Name;
 use wire::policy::{FEED_WAIT_MS_MAX, FeedAnswer, FeedRequest};
+use wire::strict::is_printable;
 
 use super::ask::{Ask, Bytes, bad_request};
 use super::error::ApiError;
@@ -73,12 +74,13 @@ fn check(request: &mut FeedRequest) -> Result<(), ApiError> {
     Name::new(&request.gateway).map_err(|error| wrong(format!("gateway: {error}")))?;
     let texts = [("boot", &request.boot), ("build", &request.build), ("history", &request.history)];
     for (name, text) in texts {
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(wrong(format!("{name}: at most {TEXT_BYTES_MAX} bytes")).into());
+        if text.len() > TEXT_BYTES_MAX || !is_printable(text) {
+            return Err(wrong(format!("{name}: at most {TEXT_BYTES_MAX} printable bytes")).into());
         }
     }
     if let Some(url) = &request.ops_url
         && (url.len() > TEXT_BYTES_MAX
+            || !is_printable(url)
             || !url.starts_with("http://") && !url.starts_with("https://"))
     {
         return Err(wrong("ops_url: must be http://… or https://…".to_owned()).into());

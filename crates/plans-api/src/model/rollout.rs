@@ -65,7 +65,7 @@ pub(crate) fn phase(
     problems: &mut Problems,
 ) -> Option<Phase> {
     let text = fields.text(name, problems)?;
-    let phase = [Phase::Off, Phase::Shadow, Phase::Enforce].into_iter().find(|p| p.name() == text);
+    let phase = Phase::named(text);
     if phase.is_none() {
         let detail = format!("must be off, shadow or enforce, not `{text}`");
         problems.add(fields.path(name), ErrorCode::InvalidValue, detail);

@@ -45,7 +45,7 @@ impl PlanStore {
         let before = writing.revision();
         let mut changes = Vec::new();
         for spec in &desired.plans {
-            let found = plans::find(&mut writing.tx, spec.name.as_str()).await?;
+            let found = plans::find_sound(&mut writing.tx, spec.name.as_str()).await?;
             let old = found.as_ref().map(|plan| json!(plan.object()));
             let plan = plans::put(&mut writing, spec, found).await?;
             changes.push(change("plan", &plan.name, old.as_ref(), &json!(plan.object())));

@@ -7,7 +7,7 @@ use wire::error::{ErrorCode, FieldError};
 use wire::policy::{ClientState, Object};
 
 use super::writing::{Told, Writing};
-use super::{Expect, PlanStore, Stamp, StoreError, json_of, keys, page, text_of, word, word_of};
+use super::{Expect, PlanStore, Stamp, StoreError, keys, labels_of, page, text_of, word, word_of};
 use crate::model::client::{self, ClientSpec};
 
 const ONE: &str =
@@ -206,7 +206,7 @@ pub(super) fn client_of(row: &Row) -> Result<ClientObject, StoreError> {
         name: row.text("name")?,
         plan: row.text("plan")?,
         state: word_of(row, "state", "client", &id)?,
-        labels: json_of(row, "labels", "client", &id)?,
+        labels: labels_of(row, "client", &id)?,
         reset_revision: row.count("reset_revision")?,
         revision: row.count("revision")?,
         id,

@@ -84,7 +84,7 @@ impl PlanStore {
                 [after.into(), limit.into()],
             )
             .await?;
-        let changes = rows.iter().map(change_of).collect::<Result<_, _>>()?;
+        let changes = rows.iter().map(change_of).collect::<Result<_, _>>().map_err(untold)?;
         let live = count_live(&mut tx, self.now().saturating_sub(LIVE_MS)).await?;
         Ok(After { head, live, changes })
     }
@@ -216,6 +216,16 @@ fn change_of(row: &Row) -> Result<Change, StoreError> {
         }
     };
     Ok(Change { revision: row.count("revision")?, object })
+}
+
+/// A change that cannot be read must not stop all others for as long as it is kept: gateways pass it
+/// with the snapshot, which tells what the rows say now.
+fn untold(error: StoreError) -> StoreError {
+    if let StoreError::Damaged { .. } = &error {
+        tracing::error!(%error, "gateways are told to read the snapshot");
+        return StoreError::HistoryGone(format!("a change cannot be told: {error}"));
+    }
+    error
 }
 
 fn value_of<T: serde::de::DeserializeOwned>(

@@ -8,7 +8,9 @@ use wire::plan::{LimitValue, PlanSpec};
 use wire::policy::Object;
 
 use super::writing::{Told, Writing};
-use super::{Expect, PlanStore, Stamp, StoreError, json_of, page, text_of, word, word_of};
+use super::{
+    Expect, PlanStore, Stamp, StoreError, json_of, labels_of, readable, text_of, word, word_of,
+};
 use crate::model::plan::{PLANS_MAX, PlanRow};
 
 const ONE: &str = "select name, burst_capacity, burst_tokens, burst_per_us, sustained_capacity, \
@@ -34,9 +36,7 @@ impl PlanStore {
     ) -> Result<Page<PlanObject>, StoreError> {
         let mut tx = self.database.read().await?;
         let rows = tx.rows(PAGE, [after.into(), (limit + 1).into()]).await?;
-        let plans =
-            rows.iter().map(|row| Ok(plan_of(row)?.object())).collect::<Result<_, StoreError>>()?;
-        Ok(page(plans, limit, |plan: &PlanObject| plan.name.clone()))
+        readable(&rows, limit, "name", |row| Ok(plan_of(row)?.object()))
     }
 
     /// Makes or changes a plan; says the same again without a new revision.
@@ -47,7 +47,7 @@ impl PlanStore {
         stamp: &Stamp,
     ) -> Result<Changed<PlanObject>, StoreError> {
         let mut writing = self.begin(stamp).await?;
-        let found = find(&mut writing.tx, spec.name.as_str()).await?;
+        let found = find_sound(&mut writing.tx, spec.name.as_str()).await?;
         expect.check("plan", spec.name.as_str(), found.as_ref().map(|plan| plan.revision))?;
         let plan = put(&mut writing, spec, found).await?;
         let revision = writing.commit().await?;
@@ -94,6 +94,20 @@ fn not_found(name: &str) -> StoreError {
 /// The plan's row, if there is one.
 pub(super) async fn find(tx: &mut Transaction, name: &str) -> Result<Option<PlanRow>, StoreError> {
     tx.row(ONE, [name.into()]).await?.as_ref().map(plan_of).transpose()
+}
+
+/// The same, and a row that cannot be read counts as missing: whoever writes the plan repairs it.
+pub(super) async fn find_sound(
+    tx: &mut Transaction,
+    name: &str,
+) -> Result<Option<PlanRow>, StoreError> {
+    match find(tx, name).await {
+        Err(error @ StoreError::Damaged { .. }) => {
+            tracing::error!(%error, "written anew");
+            Ok(None)
+        }
+        found => found,
+    }
 }
 
 /// Writes a plan unless it is so already.
@@ -185,7 +199,7 @@ pub(super) fn plan_of(row: &Row) -> Result<PlanRow, StoreError> {
         scope: word_of(row, "scope", "plan", &name)?,
         failure: row.text("failure")?,
         costs: json_of(row, "costs", "plan", &name)?,
-        labels: json_of(row, "labels", "plan", &name)?,
+        labels: labels_of(row, "plan", &name)?,
         note: row.text("note")?,
         revision: row.count("revision")?,
         name,

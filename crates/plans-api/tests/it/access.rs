@@ -87,3 +87,24 @@ async fn ten_failed_tokens_close_the_door_for_a_while() {
     assert!(body.request_id.is_some_and(|id| !id.is_empty()));
     api.stop().await;
 }
+
+#[tokio::test]
+async fn whoever_fails_does_not_lock_out_tokens_that_have_opened_from_the_same_address() {
+    let api = Api::sqlite().await;
+    let plans = || Call::get("/v1/plans");
+    api.admin.http().send::<Value>(plans()).await.unwrap();
+    let guesser = api.raw(Some("weiro_0000000000_guessed"));
+    let mut closed = false;
+    // A minute may end meanwhile.
+    for _ in 0..100 {
+        let guessed = refusal(guesser.send::<Value>(plans()).await);
+        closed |= guessed.code.name() == "too_many_attempts";
+        api.admin
+            .http()
+            .send::<Value>(plans())
+            .await
+            .expect("a token that is in use goes on opening");
+    }
+    assert!(closed, "whoever guesses is stopped");
+    api.stop().await;
+}

@@ -97,3 +97,17 @@ async fn the_top_list_is_passed_on_with_what_only_the_control_plane_knows() {
     assert_eq!(top[0].state, Some(ClientState::Suspended));
     api.stop().await;
 }
+
+#[tokio::test]
+async fn a_silent_shadow_compare_is_no_evidence_while_the_caller_still_waits() {
+    // The kernel takes the connection, and nobody ever answers.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let api = Api::with_shadow(&url, CONTROL_TOKEN).await;
+    in_shadow(&api).await;
+    let enforce = api.operator.set_rollout("edge", &Whom::All, Phase::Enforce, "go").await;
+    assert_eq!(told(enforce), (503, "evidence_unavailable"));
+    let top = api.viewer.shadow_top(TopBy::Requests, 5).await;
+    assert_eq!(told(top), (503, "evidence_unavailable"));
+    api.stop().await;
+}

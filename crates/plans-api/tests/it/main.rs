@@ -13,6 +13,7 @@ mod api; // starts one and talks to it
 mod postgres; // a real server
 mod fakes; // shadow-compare and a gateway's operations port
 mod scenarios; // what must hold on both back ends
+mod cases; // the numbered ones of these
 mod suite; // runs them
 mod access; // who may call what
 mod gate; // enforcing everybody

@@ -4,126 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wire::client::Call;
-use wire::client::plans::{AppliedAction, ApplyMode, PlansClient, Role, Whom};
+use wire::client::plans::{PlansClient, Role, Whom};
 use wire::key::{KeyEnv, KeyHash, Pepper, token_hash};
-use wire::policy::{ClientState, KeyState, Object};
+use wire::policy::{ClientState, FeedRequest, KeyState, Object};
 use wire::rollout::Phase;
 
 use crate::api::{Api, feed_request, put, refusal, told};
-
-pub(crate) async fn c08_zero_and_negative_numbers_never_mean_unlimited(api: &Api) {
-    let body = |capacity: i64, refill: &str| json!({ "burst": { "capacity": capacity, "refill": refill } });
-    for (capacity, refill) in [(0, "0"), (0, "1/s"), (5, "-1/s"), (5, "0/s"), (-5, "1/s")] {
-        let answer = api.operator.put_plan("p", &body(capacity, refill), "test", None).await;
-        assert_eq!(refusal(answer).status, 422, "({capacity}, {refill})");
-    }
-    assert_eq!(told(api.viewer.plan("p").await), (404, "not_found"));
-    // (5, 0) is a plan: five requests, and never one more. It is not unlimited.
-    api.operator.put_plan("five", &body(5, "0"), "test", None).await.unwrap();
-    let five = api.gateway.snapshot().await.unwrap().plans.pop().unwrap();
-    assert_eq!((five.unlimited, five.burst.unwrap().tokens), (false, 0));
-    // Unlimited is a flag, never a number, and never beside limits.
-    let both = json!({ "unlimited": true, "burst": { "capacity": 5, "refill": "1/s" } });
-    let answer = api.operator.put_plan("p", &both, "test", None).await;
-    assert_eq!(told(answer), (422, "unlimited_with_limits"));
-
-    // By hand in the database: the second door.
-    let database = api.by_hand().await;
-    for wrong in [
-        "burst_capacity = 0, burst_tokens = 0, burst_per_us = 0",
-        "burst_capacity = 5, burst_tokens = 0, burst_per_us = 0",
-        "burst_capacity = 0, burst_tokens = 1, burst_per_us = 1000000",
-        "burst_capacity = 5, burst_tokens = -1, burst_per_us = 1000000",
-        "burst_capacity = null, burst_tokens = null, burst_per_us = null",
-        "burst_capacity = null",
-        "burst_tokens = 2000000000, burst_per_us = 1000000",
-        "burst_tokens = 1, burst_per_us = 2678400000001",
-        "burst_capacity = 1000000000000, burst_tokens = 1, burst_per_us = 2678400000000",
-        "burst_capacity = 1000000000001",
-        "unlimited = 1",
-        "unlimited = 2",
-        "failure = 'often'",
-        "failure = '101'",
-        "scope = 'everybody'",
-        "sustained_capacity = 0, sustained_tokens = 1, sustained_per_us = 1",
-    ] {
-        let mut tx = database.write().await.unwrap();
-        let refused = tx.run_text(&format!("update plan set {wrong} where name = 'five'")).await;
-        let refused = refused.unwrap_err();
-        assert!(matches!(refused, daemon::sql::SqlError::Constraint(..)), "{wrong}: {refused:?}");
-    }
-    let mut tx = database.write().await.unwrap();
-    let fine = "update plan set burst_capacity = 6, failure = '0.25' where name = 'five'";
-    tx.run_text(fine).await.expect("the checks let right values through");
-    tx.commit().await.unwrap();
-    database.close().await;
-}
-
-pub(crate) async fn c28_one_bad_object_of_three_and_nothing_is_applied(api: &Api) {
-    let good = json!({ "burst": { "capacity": 10, "refill": "1/s" } });
-    let bad = json!({ "burst": { "capacity": 0, "refill": "-1/s" }, "fialure": "open" });
-    let body = json!({
-        "plan": { "a": good, "b": bad, "c": good },
-        "client": { "acme": { "plan": "nowhere" }, "zeta": { "plan": "b" } },
-    });
-    let before = api.gateway.snapshot().await.unwrap().revision;
-    let refused = refusal(api.operator.apply(&body, "test", ApplyMode::Apply).await);
-    assert_eq!(refused.status, 422);
-    let fields: Vec<&str> = refused.errors.iter().map(|error| error.field.as_str()).collect();
-    for place in
-        ["plan.b.burst.capacity", "plan.b.burst.refill", "plan.b.fialure", "client.acme.plan"]
-    {
-        assert!(fields.contains(&place), "{place} is missing in {fields:?}");
-    }
-    assert_eq!(fields.len(), 4, "one line for each mistake: {fields:?}");
-    let after = api.gateway.snapshot().await.unwrap();
-    assert_eq!((after.revision, after.plans.len()), (before, 0), "nothing is half applied");
-
-    // Mended, first as a question, then for real, then again.
-    let body = json!({ "plan": { "a": good, "c": good }, "client": { "acme": { "plan": "a" } } });
-    let asked = api.operator.apply(&body, "test", ApplyMode::DryRun).await.unwrap();
-    assert!(asked.dry_run && asked.changes.iter().all(|c| c.action == AppliedAction::Create));
-    assert_eq!(
-        api.gateway.snapshot().await.unwrap().revision,
-        before,
-        "a question changes nothing"
-    );
-    let done = api.operator.apply(&body, "test", ApplyMode::Apply).await.unwrap();
-    assert_eq!(done.revision, before + 3, "one revision for each object");
-    let again = api.operator.apply(&body, "test", ApplyMode::Apply).await.unwrap();
-    assert_eq!(again.revision, done.revision, "the same again is no change");
-    let more = json!({ "plan": { "a": { "burst": { "capacity": 10, "refill": "2/s" } } } });
-    let more = api.operator.apply(&more, "test", ApplyMode::DryRun).await.unwrap();
-    assert_eq!(more.changes[0].fields, ["burst.refill: 1/s → 2/s"]);
-}
-
-pub(crate) async fn c29_numbers_that_do_not_read_are_named_with_their_value(api: &Api) {
-    for value in ["10/mn", "5x", "-5s", "", "0x10", "nan", "inf", "1e400", "10/0s", "٣/s"] {
-        let body = json!({ "burst": { "capacity": 5, "refill": value } });
-        let refused = refusal(api.operator.put_plan("p", &body, "test", None).await);
-        assert_eq!(refused.status, 422, "{value}");
-        assert_eq!(refused.errors[0].field, "burst.refill", "{value}");
-        assert!(refused.errors[0].detail.contains(value), "{value}: {}", refused.errors[0].detail);
-        let body = json!({ "burst": { "capacity": value, "refill": "1/s" } });
-        let refused = refusal(api.operator.put_plan("p", &body, "test", None).await);
-        assert_eq!((refused.status, refused.errors[0].field.as_str()), (422, "burst.capacity"));
-        assert!(refused.errors[0].detail.contains(value), "{value}: {}", refused.errors[0].detail);
-        let body = json!({ "burst": { "capacity": 5, "refill": "1/s" }, "failure": value });
-        let refused = refusal(api.operator.put_plan("p", &body, "test", None).await);
-        assert_eq!((refused.status, refused.errors[0].field.as_str()), (422, "failure"));
-    }
-    // Numbers that JSON itself does not have, and fractions where whole tokens are counted.
-    let operator = api.operator.http();
-    for (capacity, status) in
-        [("1e400", 400), ("NaN", 400), ("0x10", 400), ("1.5", 422), ("-0.0", 422), ("1e3", 422)]
-    {
-        let text = format!(r#"{{"burst":{{"capacity":{capacity},"refill":"1/s"}}}}"#);
-        let call = Call::new(wire::client::Method::PUT, "/v1/plans/p").bytes(text.into_bytes());
-        let refused = refusal(operator.send::<Value>(call).await);
-        assert_eq!(refused.status, status, "{capacity}: {}", refused.detail);
-    }
-    assert_eq!(told(api.viewer.plan("p").await), (404, "not_found"), "no default was put in");
-}
 
 pub(crate) async fn revisions_have_no_gaps_under_concurrent_writers(api: &Api) {
     const WRITERS: u64 = 8;
@@ -478,6 +364,81 @@ pub(crate) async fn what_is_known_twice_or_not_at_all_is_refused(api: &Api) {
     let call = Call::new(wire::client::Method::PATCH, "/v1/plans/p").json(&plan);
     assert_eq!(send(call).await, (405, "method_not_allowed"));
     assert_eq!(api.gateway.snapshot().await.unwrap().revision, 0, "nothing of it did anything");
+}
+
+pub(crate) async fn a_row_damaged_by_hand_hides_no_other_and_can_be_written_anew(api: &Api) {
+    for name in ["a", "b", "c"] {
+        api.plan(name).await;
+        api.client(name, name).await;
+    }
+    let database = api.by_hand().await;
+    let mut tx = database.write().await.unwrap();
+    tx.run_text("update plan set costs = 'x', labels = 'y' where name = 'b'").await.unwrap();
+    tx.run_text("update plan set labels = '[1]' where name = 'c'").await.unwrap();
+    tx.run_text("update client set labels = '{' where id = 'b'").await.unwrap();
+    tx.commit().await.unwrap();
+    database.close().await;
+
+    let plans = async || -> Vec<String> {
+        api.viewer.plans().await.unwrap().into_iter().map(|plan| plan.name).collect()
+    };
+    assert_eq!(plans().await, ["a", "c"], "what does not read is left out");
+    let mut paged: Vec<Value> = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let call = Call::get("/v1/plans").query("limit", "1").maybe("cursor", cursor);
+        let page: Value = api.viewer.http().send(call).await.unwrap();
+        paged.extend(page["items"].as_array().unwrap().iter().map(|plan| plan["name"].clone()));
+        cursor = page["next"].as_str().map(ToOwned::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(paged, ["a", "c"], "and no page ends there");
+    assert_eq!(api.viewer.clients().await.unwrap().len(), 3, "labels are for people");
+    let asked = refusal(api.viewer.http().send::<Value>(Call::get("/v1/plans/b")).await);
+    assert_eq!(asked.status, 500);
+    assert!(asked.detail.contains("plan `b` is damaged"), "{}", asked.detail);
+
+    api.plan("b").await;
+    assert_eq!(plans().await, ["a", "b", "c"]);
+    let told = api.gateway.snapshot().await.unwrap().plans;
+    assert!(told.iter().all(|plan| plan.check().is_ok()), "{told:?}");
+}
+
+pub(crate) async fn no_control_character_comes_in_anywhere(api: &Api) {
+    api.plan("p").await;
+    let operator = api.operator.http();
+    let send = async |call: Call| told(operator.send::<Value>(call).await);
+    let burst = json!({ "capacity": 1, "refill": "1/s" });
+    for text in ["a\0b", "a\x1b[31mb", "a\u{9b}b", "a\rb", "\u{7f}"] {
+        for (path, body) in [
+            ("/v1/plans/q", json!({ "burst": burst, "note": text })),
+            ("/v1/plans/q", json!({ "burst": burst, "labels": { "team": text } })),
+            ("/v1/clients/c", json!({ "plan": "p", "name": text })),
+            ("/v1/clients/c", json!({ "plan": "p", "labels": { "team": text } })),
+        ] {
+            assert_eq!(send(put(path, &body)).await, (422, "invalid_value"), "{body}");
+        }
+        let token = json!({ "name": text, "role": "viewer" });
+        let made = api.admin.http().send::<Value>(Call::post("/v1/tokens", &token)).await;
+        assert_eq!(told(made), (422, "invalid_value"), "{token}");
+        let call = put("/v1/plans/q", &json!({ "burst": burst })).query("reason", text);
+        assert_eq!(send(call).await, (400, "bad_request"));
+    }
+    for list in ["plans", "clients", "keys", "rollouts", "gateways"] {
+        let call = Call::get(format!("/v1/{list}")).query("cursor", "\0");
+        assert_eq!(send(call).await, (400, "bad_request"), "{list}");
+    }
+    for path in ["/v1/keys/%00", "/v1/plans/%00", "/v1/clients/a%1Bb"] {
+        assert_eq!(send(Call::get(path)).await, (400, "bad_request"), "{path}");
+    }
+    assert_eq!(send(Call::post("/v1/keys/%00:revoke", &json!({}))).await, (400, "bad_request"));
+    let feed = FeedRequest { boot: "a\0".to_owned(), ..feed_request("g", "h", 0, 0) };
+    let fed = api.gateway.http().send::<Value>(Call::post("/v1/feed", &feed)).await;
+    assert_eq!(told(fed), (422, "invalid_value"));
+    let kept = json!({ "burst": burst, "note": "two lines\n\tand a tab, Ünï 名前" });
+    api.operator.http().send::<Value>(put("/v1/plans/q", &kept)).await.expect("people write so");
 }
 
 /// Waits, bounded, until something holds.

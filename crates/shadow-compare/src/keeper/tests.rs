@@ -114,7 +114,7 @@ async fn trust_at_last(keeper: &Keeper<Flaky>) {
 
 fn all_in_shadow() -> RolloutValue {
     let rule = RolloutRule { subject: RuleSubject::All, phase: Phase::Shadow, since_revision: 1 };
-    RolloutValue { name: "edge".into(), rules: vec![rule], share_bp: 10_000, revision: 1 }
+    RolloutValue { name: "edge".into(), rules: vec![rule], share_bp: 10_000, revision: 10 }
 }
 
 #[tokio::test]

@@ -13,7 +13,6 @@ use wire::rollout::Phase;
 use super::{ClientSum, Committed, EvidenceStore, NewBatch, StoreError, StoredBatch};
 use crate::book::{BootId, Checkpoint, MinuteWrite};
 use crate::boot::{Boot, Loss};
-use crate::tally::phase_named;
 
 /// The schema.
 const STEPS: [Step; 1] = [Step {
@@ -442,7 +441,7 @@ fn shadow_cell_of(row: &Row) -> Result<TallyCell, SqlError> {
 fn client_sum_of(row: &Row) -> Result<ClientSum, SqlError> {
     Ok(ClientSum {
         client: row.text("client")?,
-        phase: phase_named(&row.text("phase")?).unwrap_or_default(),
+        phase: Phase::named(&row.text("phase")?).unwrap_or_default(),
         minute: row.count("minute")?,
         since_revision: row.count("since_revision")?,
         requests: row.count("requests")?,

@@ -258,3 +258,24 @@ fn names_are_plain() {
         assert!(Name::new(name).is_err(), "{name}");
     }
 }
+
+#[test]
+fn a_text_that_no_store_or_terminal_should_get_is_a_mistake_with_its_place() {
+    for (text, fine) in [
+        ("two lines\n\tÜnï 名前", true),
+        ("", true),
+        ("a\0", false),
+        ("\x1b[31mred", false),
+        ("\u{9b}31m", false),
+        ("\u{7f}", false),
+        ("a\rb", false),
+    ] {
+        let value = serde_json::json!({ "note": text });
+        let mut problems = Problems::new();
+        let mut fields = strict::Fields::of(&value, "plan.p", &mut problems);
+        fields.text("note", &mut problems);
+        let places: Vec<_> = problems.into_vec().into_iter().map(|error| error.field).collect();
+        let expected: &[&str] = if fine { &[] } else { &["plan.p.note"] };
+        assert_eq!(places, expected, "{text:?}");
+    }
+}

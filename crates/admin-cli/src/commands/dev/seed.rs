@@ -10,6 +10,7 @@ use wire::client::ClientError;
 use wire::client::plans::{PlansClient, Role};
 use wire::key::KeyEnv;
 use wire::policy::KeyState;
+use wire::rollout::Phase;
 
 use super::state::{BOOTSTRAP, GATEWAY, GATEWAY_HASHES, KEY, OPERATOR, State};
 
@@ -26,6 +27,13 @@ const TOKEN_LIFE: Duration = Duration::from_secs(5 * 365 * 86_400);
 #[derive(Debug)]
 pub(crate) struct Seeded {
     pub(crate) key: String,
+}
+
+/// Why the client is never refused: an earlier day's rollout keeps it from that.
+#[derive(Debug)]
+pub(crate) struct Spared {
+    pub(crate) rollout: String,
+    pub(crate) phase: Phase,
 }
 
 /// Finds or makes the operator's and the gateway's token; the client shows the operator's.
@@ -107,6 +115,15 @@ pub(crate) async fn objects(state: &State, client: &PlansClient) -> Result<Seede
     let made = made.map_err(Failure::other)?;
     state.keep(KEY, made.key.as_bytes())?;
     Ok(Seeded { key: made.key })
+}
+
+/// Whether the client is kept in another phase than enforce.
+pub(crate) async fn spared(client: &PlansClient) -> Result<Option<Spared>, Failure> {
+    let rollouts = client.rollouts().await.map_err(Failure::other)?;
+    Ok(rollouts.into_iter().find_map(|rollout| {
+        let phase = rollout.value().phase_of(CLIENT);
+        (phase != Phase::Enforce).then_some(Spared { rollout: rollout.name, phase })
+    }))
 }
 
 fn missing<T>(found: Result<T, ClientError>) -> Result<bool, Failure> {

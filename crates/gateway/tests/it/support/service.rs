@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 /// What a service answers with.
@@ -106,6 +107,48 @@ impl Service {
     /// The head that arrived last.
     pub(crate) fn last(&self) -> Parts {
         self.arrived.heads.lock().unwrap().last().cloned().expect("a request arrived")
+    }
+}
+
+/// A service that answers each connection's first request with given bytes, and keeps what came.
+pub(crate) struct RawService {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<u8>>>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for RawService {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl RawService {
+    /// Reads to the end of `request_end`, then writes `response`.
+    pub(crate) async fn answering(response: &'static str, request_end: &'static str) -> RawService {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let keeping = Arc::clone(&seen);
+        let accepting = daemon::tasks::spawn("raw service", async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (mut request, mut piece) = (Vec::new(), [0; 4_096]);
+                while !request.ends_with(request_end.as_bytes()) {
+                    match stream.read(&mut piece).await {
+                        Ok(count) if count > 0 => request.extend_from_slice(&piece[..count]),
+                        Ok(_) | Err(_) => break,
+                    }
+                }
+                keeping.lock().unwrap().extend_from_slice(&request);
+                stream.write_all(response.as_bytes()).await.ok();
+            }
+        });
+        RawService { address, seen, accepting }
+    }
+
+    /// Everything that arrived.
+    pub(crate) fn seen(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a Redis store counts, for whoever shows metrics. Plain atomics: nothing here knows a
 //! metrics library.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Codes that are counted by name; a closed set, so that labels stay few.
 const CODES: [&str; 12] = [
@@ -36,6 +36,10 @@ pub struct RedisCounters {
     pub reconnects: AtomicU64,
     /// Times the script's text was sent because the server did not know it.
     pub script_loads: AtomicU64,
+    /// The server's memory is bounded and it drops keys when it is full: live buckets among them.
+    pub may_evict: AtomicBool,
+    /// Keys that the server has dropped so since it started.
+    pub evicted: AtomicU64,
     refused: [AtomicU64; CODES.len()],
     refused_other: AtomicU64,
 }

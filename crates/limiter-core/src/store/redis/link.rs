@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::counters::RedisCounters;
-use super::script;
+use super::{health, script};
 use crate::breaker::{Breaker, Pass};
 use crate::time::Clock;
 
@@ -25,6 +25,8 @@ use crate::time::Clock;
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(250);
 /// Heartbeats in a row without an answer after which a connection is replaced.
 const MISSES_MAX: u32 = 2;
+/// Heartbeats between two looks at the server's own state.
+const BEATS_PER_LOOK: u32 = 8;
 /// For the connection, its greeting and the script together.
 const DIAL_MAX: Duration = Duration::from_millis(600);
 /// A connection that lived for less is no sign of health: the next dial waits.
@@ -236,12 +238,14 @@ impl Supervisor {
         // Before the long text: to a stranger this says why, the text only breaks the protocol.
         redis::cmd("PING").query_async::<()>(&mut connection).await?;
         script::load(&mut connection).await?;
+        health::look(&mut connection, &self.counters).await;
         Ok(connection)
     }
 
     /// Returns when the connection has to be replaced.
     async fn watch(&self, mut connection: MultiplexedConnection) {
         let mut misses = 0;
+        let mut beats: u32 = 0;
         loop {
             self.pause().await;
             if !self.link.is_linked() {
@@ -251,6 +255,11 @@ impl Supervisor {
                 Beat::Answered => {
                     misses = 0;
                     self.link.heartbeat_answered();
+                    beats = beats.wrapping_add(1);
+                    if beats.is_multiple_of(BEATS_PER_LOOK) {
+                        let look = health::look(&mut connection, &self.counters);
+                        let _unanswered = timeout(Breaker::SILENCE, look).await;
+                    }
                 }
                 Beat::Unwell => self.missed(),
                 Beat::Silent => {

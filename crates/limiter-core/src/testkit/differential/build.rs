@@ -9,7 +9,7 @@ use super::faults::Fault;
 use crate::store::redis::script;
 
 /// Branch marks in the script, numbered from 1.
-pub const BRANCHES: usize = 43;
+pub const BRANCHES: usize = 44;
 
 const CLOCK_LINE: &str = "local time = redis.call('TIME') --=clock";
 const CLOCK_GIVEN: &str = "local time = { KEYS[2], KEYS[3] }";

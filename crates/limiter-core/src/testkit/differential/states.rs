@@ -5,6 +5,7 @@ use crate::call::{GENERATION_US, Level, Levels};
 use crate::limit::Limit;
 use crate::testkit::generate::Generator;
 use crate::time::Timestamp;
+use crate::units::EXACT_BOUND;
 
 const EPOCH_US: u64 = 1_700_000_000_000_000;
 
@@ -59,7 +60,11 @@ impl Generator {
             generation: at / GENERATION_US,
             lent_now,
             lent_before: outstanding - lent_now,
-            granted_total: self.any_size(50),
+            granted_total: if self.percent(5) {
+                EXACT_BOUND - 1 - self.any_size(10)
+            } else {
+                self.any_size(50)
+            },
             incarnation: at - self.any_size(40),
             plan,
         }
