@@ -155,10 +155,12 @@ impl Output {
     }
 
     /// Whether what was said on the way stands on the same screen as the table of it would.
+    #[cfg(feature = "dev")]
     pub(crate) fn was_read_along(&self) -> bool {
         self.says_and_shows(io::stdout().is_terminal(), io::stderr().is_terminal())
     }
 
+    #[cfg(feature = "dev")]
     fn says_and_shows(&self, data_on_screen: bool, said_on_screen: bool) -> bool {
         self.format == Format::Table && !self.quiet && data_on_screen && said_on_screen
     }
@@ -241,7 +243,7 @@ fn to_stderr(line: &str) {
     drop(gone);
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "dev"))]
 mod tests {
     use super::*;
 

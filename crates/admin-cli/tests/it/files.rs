@@ -68,7 +68,7 @@ fn the_plan_free_of_the_example_is_the_one_of_the_documents() {
         let refill = limit["refill"].as_str().unwrap();
         (limit["capacity"].as_integer().unwrap().to_string(), refill.to_owned())
     };
-    let pages = read("docs/semantics.md").replace(',', "").replace('`', "");
+    let pages = read("docs/semantics.md").replace([',', '`'], "");
     let row = pages.lines().find(|line| line.starts_with("| free |")).unwrap();
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();
     for (cell, name) in [(cells[2], "burst"), (cells[3], "sustained")] {
