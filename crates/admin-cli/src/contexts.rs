@@ -80,7 +80,11 @@ impl Contexts {
         if mode.mode() & 0o077 != 0 {
             return Err(failed("others can read or change it; say `chmod 600` first".to_owned()));
         }
-        toml::from_str(&text).map_err(|error| failed(error.to_string()))
+        // Not the whole error: it shows the line, and a token may stand in it.
+        toml::from_str(&text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            failed(format!("line {}: {}", before.matches('\n').count() + 1, error.message()))
+        })
     }
 
     /// Writes the file, whole, for its owner alone.

@@ -163,6 +163,10 @@ fn the_printed_loop_ends_with_a_429_also_after_a_day_in_shadow() {
     };
     let dev = Dev::start(folder.path(), &[]);
     assert_eq!(dev.told["commands"]["enforce"], Value::Null);
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let printed = dev.told["commands"]["refused"].as_str().unwrap().split("weir_test_").next();
+    assert!(readme.contains(printed.unwrap()), "the README shows another loop: {printed:?}");
     ends(&dev);
     let shadow = ["rollout", "set", "edge", "--all", "shadow", "--reason", "week 1"];
     weir(folder.path(), &shadow).ends(0);

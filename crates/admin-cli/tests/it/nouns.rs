@@ -291,6 +291,13 @@ fn contexts_are_kept_private_and_used() {
     weir(&["context", "use", "nobody"], None).ends(9);
     weir(&["context", "remove", "prod"], None).ends(0);
     weir(&["--context", "prod", "plan", "list"], None).ends(9);
+
+    // A mistake in the file is told by its line, which may hold the token and is not shown.
+    let file = home.path().join("weir/contexts.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("token = \"", "token = ")).unwrap();
+    let told = weir(&["plan", "list"], None).ends(64).stderr;
+    assert!(told.contains("contexts.toml: line ") && !told.contains(&control.token), "{told}");
 }
 
 #[test]

@@ -51,7 +51,9 @@ fn early(name: &str, ended: Result<Result<(), Failure>, tokio::task::JoinError>)
         Ok(Err(Failure::Settings(lines))) => {
             Failure::Settings(lines.iter().map(|line| format!("{name}: {line}")).collect())
         }
-        Ok(Err(Failure::Other(error))) => Failure::other(format!("{name}: {error}")),
+        Ok(Err(Failure::Other(error))) => {
+            Failure::other(format!("{name}: {}", daemon::log::chain(error.as_ref())))
+        }
         Err(error) => Failure::other(format!("{name}: {error}")),
     }
 }
