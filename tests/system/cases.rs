@@ -34,7 +34,7 @@ async fn c08_a_bad_plan_in_the_database_is_refused_there_or_never_unlimited() ->
     let drop = "ALTER TABLE plan DROP CONSTRAINT plan_burst_capacity, \
                 DROP CONSTRAINT plan_burst_refill, DROP CONSTRAINT plan_burst_resolution";
     world.postgres()?.execute(PLANS_DATABASE, drop).await?;
-    for (capacity, tokens, per_us) in [(0, 0, 1), (0, 1, 1_000_000)] {
+    for (capacity, tokens, per_us) in BAD_PLANS {
         update_plan(&world, "acme", capacity, tokens, per_us).await?;
         let value = json!({
             "name": "acme",

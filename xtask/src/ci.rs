@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::run;
@@ -35,6 +35,11 @@ struct Experiment {
     /// Faults to plant in what it judges, each with the figure that must then fail.
     planted: &'static [(&'static str, &'static str)],
 }
+
+/// Runs of an experiment before it counts as failed.
+const TRIES: usize = 2;
+/// Planted faults that are looked for side by side: their figures are counts and sums, not times.
+const FAULTS_AT_ONCE: usize = 2;
 
 const LAB: &[Experiment] = &[
     Experiment {
@@ -103,25 +108,50 @@ fn docs() -> Result<()> {
 
 fn lab() -> Result<()> {
     for experiment in LAB {
-        let (verdict, success) = judged(experiment, &[])?;
-        ensure!(
-            verdict.ok && success,
-            "`cargo lab {}` is not ok: {}",
-            experiment.words.join(" "),
-            verdict.failed.join(", ")
-        );
-        for (fault, figure) in experiment.planted {
-            let (verdict, success) = judged(experiment, &["--sabotage", fault])?;
-            ensure!(
-                !success && verdict.sees(figure),
-                "`cargo lab {} --sabotage {fault}` must fail by `{figure}`, not by: {}",
-                experiment.words.join(" "),
-                verdict.failed.join(", ")
-            );
-            println!("   the planted fault {fault} is seen");
+        let good = |verdict: &Verdict, success| verdict.ok && success;
+        must_be(experiment, &[], "be ok", good)?;
+        for together in experiment.planted.chunks(FAULTS_AT_ONCE) {
+            std::thread::scope(|scope| {
+                let runs: Vec<_> = together
+                    .iter()
+                    .map(|(fault, figure)| scope.spawn(|| planted(experiment, fault, figure)))
+                    .collect();
+                runs.into_iter().try_for_each(|run| {
+                    run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            })?;
         }
     }
     Ok(())
+}
+
+/// A judge that passes a planted fault, or fails for another reason, is broken.
+fn planted(experiment: &Experiment, fault: &str, figure: &str) -> Result<()> {
+    let seen = |verdict: &Verdict, success: bool| !success && verdict.sees(figure);
+    must_be(experiment, &["--sabotage", fault], &format!("fail by `{figure}`"), seen)?;
+    println!("   the planted fault {fault} is seen");
+    Ok(())
+}
+
+/// Runs an experiment, and once more if it did not end as it must: it measures times on a machine
+/// that others may use, while a real fault shows every time. Both verdicts are printed.
+fn must_be(
+    experiment: &Experiment,
+    more: &[&str],
+    what: &str,
+    holds: impl Fn(&Verdict, bool) -> bool,
+) -> Result<()> {
+    let mut last = Vec::new();
+    for _ in 0..TRIES {
+        let (verdict, success) = judged(experiment, more)?;
+        if holds(&verdict, success) {
+            return Ok(());
+        }
+        println!("   not as it must be: {}", verdict.failed.join(", "));
+        last = verdict.failed;
+    }
+    let words = [experiment.words, more].concat().join(" ");
+    bail!("`cargo lab {words}` must {what}, but failed by: {}", last.join(", "))
 }
 
 #[derive(Debug, PartialEq)]
