@@ -37,6 +37,41 @@ impl FailurePolicy {
     }
 }
 
+/// A fraction of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanPart {
+    parts: u64,
+    whole: u64,
+}
+
+impl PlanPart {
+    /// One gateway's part where all are alike.
+    pub fn of_one_in(gateways: u32) -> PlanPart {
+        PlanPart { parts: 1, whole: u64::from(gateways.max(1)) }
+    }
+
+    /// A part in ten-thousandths; never nothing.
+    pub fn of_ten_thousand(parts: u32) -> PlanPart {
+        PlanPart { parts: u64::from(parts.max(1)), whole: WHOLE_PLAN }
+    }
+
+    /// The part of a failure share (in ten-thousandths of the plan) that falls to this one.
+    #[must_use]
+    pub fn at_failure_share(self, share: u32) -> PlanPart {
+        PlanPart { parts: self.parts * u64::from(share), whole: self.whole * WHOLE_PLAN }
+    }
+
+    /// Parts and the number of parts of the whole.
+    pub const fn fraction(self) -> (u64, u64) {
+        (self.parts, self.whole)
+    }
+
+    /// Whether it is the plan or more, for all gateways together at this failure share.
+    const fn is_whole_at(share: u32) -> bool {
+        share as u64 >= WHOLE_PLAN
+    }
+}
+
 impl Default for FailurePolicy {
     fn default() -> FailurePolicy {
         FailurePolicy::COARSE
@@ -130,13 +165,14 @@ struct ScaledLimit {
 }
 
 impl ScaledLimit {
-    fn new(limit: Limit, share: u32, gateways: u32) -> ScaledLimit {
-        let parts = i128::from(WHOLE_PLAN) * i128::from(gateways.max(1));
-        let capacity = i128::from(limit.capacity().get()) * i128::from(share) / parts;
+    fn new(limit: Limit, share: u32, part: PlanPart) -> ScaledLimit {
+        let (share, parts) = part.at_failure_share(share).fraction();
+        let (share, parts) = (i128::from(share), i128::from(parts));
+        let capacity = i128::from(limit.capacity().get()) * share / parts;
         ScaledLimit {
             capacity: i64::try_from(capacity).unwrap_or(i64::MAX).max(1),
             raised: capacity < 1,
-            tokens: i128::from(limit.refill().tokens()) * i128::from(share),
+            tokens: i128::from(limit.refill().tokens()) * share,
             per_us: i128::from(limit.refill().per_us()) * parts,
         }
     }
@@ -180,16 +216,16 @@ impl LocalBucket {
     pub fn start(
         limits: &Limits,
         share: u32,
-        gateways: u32,
+        part: PlanPart,
         fill: Option<[u64; 2]>,
         luck: u64,
         now: Timestamp,
     ) -> LocalBucket {
-        let whole = u64::from(share) >= WHOLE_PLAN;
+        let whole = PlanPart::is_whole_at(share);
         let fill = fill.filter(|_| !whole).unwrap_or([WHOLE_PLAN; 2]);
         let mut levels = [LocalLevel::default(); 2];
         for ((level, limit), fill) in levels.iter_mut().zip(limits.iter()).zip(fill) {
-            let scaled = ScaledLimit::new(limit, share, gateways);
+            let scaled = ScaledLimit::new(limit, share, part);
             let fill = if scaled.raised { fill.min(luck) } else { fill };
             *level = scaled.filled(fill);
         }
@@ -202,16 +238,16 @@ impl LocalBucket {
         &mut self,
         limits: &Limits,
         share: u32,
-        gateways: u32,
+        part: PlanPart,
         cost: u64,
         now: Timestamp,
     ) -> LocalAnswer {
-        self.refill(limits, share, gateways, now);
+        self.refill(limits, share, part, now);
         let cost = cost.cast_signed();
         let mut wait = Some(0);
         let mut left = i64::MAX;
         for (level, limit) in self.levels.iter().zip(limits.iter()) {
-            let scaled = ScaledLimit::new(limit, share, gateways);
+            let scaled = ScaledLimit::new(limit, share, part);
             let wanted = cost.min(scaled.capacity);
             if level.tokens < wanted {
                 let longer = scaled.wait_us(*level, wanted);
@@ -248,20 +284,20 @@ impl LocalBucket {
         fresh: &LocalBucket,
         limits: &Limits,
         share: u32,
-        gateways: u32,
+        part: PlanPart,
         now: Timestamp,
     ) {
-        self.refill(limits, share, gateways, now);
+        self.refill(limits, share, part, now);
         for (level, fresh) in self.levels.iter_mut().zip(fresh.levels) {
             *level = (*level).min(fresh);
         }
     }
 
-    fn refill(&mut self, limits: &Limits, share: u32, gateways: u32, now: Timestamp) {
+    fn refill(&mut self, limits: &Limits, share: u32, part: PlanPart, now: Timestamp) {
         let elapsed = u64::try_from(now.since(self.at).as_micros()).unwrap_or(u64::MAX);
         self.at = self.at.max(now);
         for (level, limit) in self.levels.iter_mut().zip(limits.iter()) {
-            *level = ScaledLimit::new(limit, share, gateways).refill(*level, elapsed);
+            *level = ScaledLimit::new(limit, share, part).refill(*level, elapsed);
         }
     }
 }

@@ -30,6 +30,8 @@ pub mod bucket; // refill, then take
 mod decision; // the answer
 mod degraded; // the answer without a store
 mod breaker; // when to stop asking a store
+#[cfg(feature = "limiter")]
+mod lease; // tokens to spend without asking
 pub mod store; // where buckets live
 #[cfg(feature = "limiter")]
 mod limiter; // start here: one question in, one decision out
@@ -42,11 +44,11 @@ pub use call::{
     Request, Witness,
 };
 pub use decision::{Basis, Decision, DegradedReason, Outcome, Standing, Wait};
-pub use degraded::{FailurePolicy, LocalAnswer, LocalBucket};
+pub use degraded::{FailurePolicy, LocalAnswer, LocalBucket, PlanPart};
 pub use key::{BucketKey, ScopeId, VersionSource};
 pub use limit::{Limit, LimitError, Limits};
 #[cfg(feature = "limiter")]
-pub use limiter::{Contract, Limiter, LimiterSettings};
+pub use limiter::{Contract, Extras, Limiter, LimiterSettings, TICK_EVERY, Witnessing};
 pub use time::{Clock, SystemClock, Timestamp};
 pub use units::{
     CAPACITY_MAX, Capacity, Cost, EXACT_BOUND, REFILL_PERIOD_US_MAX, REFILL_TOKENS_MAX, RefillRate,

@@ -1,38 +1,55 @@
 //! Start here: one question in, one [`Decision`] out, within the deadline whatever the store does.
 //!
-//! Exact mode: requests of one key that wait at the same time share one call to the store (single
-//! flight); a denial is repeated locally until the tokens it waits for can exist; a request that
-//! waited for the deadline is decided by the plan's failure policy while its call goes on. The
-//! outcome of a call that never answered is unknown: it is neither repeated nor charged again.
+//! Most requests are paid from a lease: tokens that the store lent, spent here without a lock or a
+//! round trip. The others share calls to the store (single flight). A denial is repeated locally
+//! until the tokens it waits for can exist; a request that waited for the deadline is decided by
+//! the plan's failure policy while its call goes on, and what that call brings is used. The outcome
+//! of a call that never answered is unknown: it is neither repeated nor charged again.
 //!
 //! Cancelling `decide` is safe at every point: tokens granted to a caller who has gone are
-//! returned to the store at once.
+//! returned to the store. Whoever owns a limiter calls [`Limiter::tick`] every [`TICK_EVERY`],
+//! [`Limiter::sweep`] every few seconds, and [`Limiter::drain`] at the end.
 
-mod entry;
+mod books; // what a key's entry keeps
+mod demand; // how fast tokens are asked for
+mod entry; // one key, without I/O
+mod meter; // what was admitted without the store
+mod outage; // decisions without the store
+mod punctual; // how fast the store answers
+mod retry; // whose turn comes when
+mod seen; // the last reply
+mod share; // this gateway's part of a plan
+mod waiters; // who waits
 
 use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use papaya::HashMap;
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
 
 use crate::call::{PlanNumbers, PlanVersion, Reply, Request};
-use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
+use crate::decision::{Basis, Decision, DegradedReason, Outcome, Standing, Wait};
 use crate::degraded::FailurePolicy;
 use crate::key::BucketKey;
 use crate::store::{BucketStore, StoreError};
 use crate::time::{Clock, Timestamp};
 use crate::units::Cost;
 
-use self::entry::{Entry, Join, Landing};
+use self::books::Lane;
+use self::entry::{Ask, Care, Entry, Flight, Landing, Quick, Surroundings};
+use self::punctual::Punctuality;
+use self::waiters::Waiting;
 
-/// A key that was not asked about for this long is forgotten.
-const IDLE_MAX: Duration = Duration::from_secs(30);
-/// A key that was decided degraded is remembered longer: its local bucket must not start afresh.
-const IDLE_DEGRADED_MAX: Duration = Duration::from_secs(600);
+/// How often [`Limiter::tick`] has to be called: leases are renewed and returned by it.
+pub const TICK_EVERY: Duration = Duration::from_millis(50);
+/// Calls out at a time while leases are given back at the end.
+const DRAIN_CALLS_MAX: usize = 256;
 
 /// What a client may do: which bucket, under which numbers, and what without a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,17 +64,65 @@ pub struct Contract {
     pub failure: FailurePolicy,
 }
 
-/// How a limiter waits.
+/// How a limiter works.
 #[derive(Debug, Clone, Copy)]
 pub struct LimiterSettings {
     /// A waiting request is decided after this long at the latest.
     pub deadline: Duration,
+    /// Whether hot keys borrow tokens; without, every admission is a call. A store in this process
+    /// is better asked each time.
+    pub leases: bool,
+    /// What is done beside the leases.
+    pub extras: Extras,
 }
 
 impl Default for LimiterSettings {
     fn default() -> LimiterSettings {
-        LimiterSettings { deadline: Duration::from_millis(5) }
+        LimiterSettings {
+            deadline: Duration::from_millis(5),
+            leases: true,
+            extras: Extras::default(),
+        }
     }
+}
+
+/// Mechanisms beside the leases, each behind a switch so that its worth can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
+pub struct Extras {
+    /// A slow call is asked once more on another connection.
+    pub hedge: bool,
+    /// When the store is told what this limiter remembers.
+    pub witness: Witnessing,
+    /// Whether admissions of an outage are charged when the store is back.
+    pub meters: bool,
+    /// Whether this gateway's part of a plan follows its part of the traffic.
+    pub learned_share: bool,
+    /// Whether refused callers are told different times to come back.
+    pub retry_queue: bool,
+}
+
+impl Default for Extras {
+    fn default() -> Extras {
+        Extras {
+            hedge: true,
+            witness: Witnessing::OnSuspicion,
+            meters: true,
+            learned_share: false,
+            retry_queue: true,
+        }
+    }
+}
+
+/// When a limiter testifies to the store's last known state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Witnessing {
+    /// Never.
+    Off,
+    /// After a reply that cannot follow from the one before.
+    OnSuspicion,
+    /// With every call.
+    Always,
 }
 
 /// Decides, over one store. Cheap to clone; all clones are one limiter.
@@ -78,7 +143,11 @@ struct Shared<S> {
     clock: Arc<dyn Clock>,
     settings: LimiterSettings,
     gateways: AtomicU32,
-    entries: HashMap<BucketKey, Arc<Entry>>,
+    draining: AtomicBool,
+    punctuality: Punctuality,
+    entries: HashMap<BucketKey, Arc<Entry>, DigestHash>,
+    /// Entries with a lease, to be looked after.
+    leased: Mutex<Vec<(BucketKey, Arc<Entry>)>>,
 }
 
 type StoreCall = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
@@ -86,9 +155,18 @@ type StoreCall = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>
 impl<S: BucketStore> Limiter<S> {
     /// A limiter over `store`; `clock` is its own monotonic clock, never compared with the store's.
     pub fn new(store: Arc<S>, clock: Arc<dyn Clock>, settings: LimiterSettings) -> Limiter<S> {
-        let gateways = AtomicU32::new(1);
-        let entries = HashMap::new();
-        Limiter { shared: Arc::new(Shared { store, clock, settings, gateways, entries }) }
+        Limiter {
+            shared: Arc::new(Shared {
+                store,
+                clock,
+                settings,
+                gateways: AtomicU32::new(1),
+                draining: AtomicBool::new(false),
+                punctuality: Punctuality::new(),
+                entries: HashMap::with_hasher(DigestHash),
+                leased: Mutex::default(),
+            }),
+        }
     }
 
     /// Tells how many gateways share the plans, for this one's degraded part; at least 1.
@@ -105,12 +183,29 @@ impl<S: BucketStore> Limiter<S> {
             return Decision { outcome, basis: Basis::Store, standing: None };
         }
         let now = shared.clock.now();
-        let entry = shared.entry(&contract.key, now);
-        match entry.join(contract, cost, shared.gateways(), now) {
-            Join::Decided(decision) => decision,
-            Join::Waiting(waiter) => self.wait(&entry, contract, waiter).await,
-            Join::Fly(request) => self.fly(entry, contract, cost, request, now).await,
+        if let Some(decision) = self.spend(&contract.key, cost, now) {
+            return decision;
         }
+        let entry = shared.entry(&contract.key, now);
+        match entry.ask(contract, cost, &shared.around(), now) {
+            Ask::Decided(decision) => decision,
+            Ask::Wait(waiting) => self.wait(&entry, contract, waiting, now).await,
+            Ask::Fly(flight, waiting) => self.fly(&entry, contract, flight, waiting, now).await,
+        }
+    }
+
+    /// When the turn of a caller who was told to wait for `base` comes: the longer, the more were
+    /// refused here before it.
+    pub fn turn(&self, contract: &Contract, cost: Cost, base: Duration) -> Duration {
+        let shared = &self.shared;
+        let now = shared.clock.now();
+        let entry = shared.entry(&contract.key, now);
+        entry.turn(cost.get(), base, &shared.around(), now)
+    }
+
+    /// The bucket pair as this limiter saw it last, for decisions that carry none.
+    pub fn standing(&self, key: &BucketKey) -> Option<Standing> {
+        self.shared.entries.pin().get(key).and_then(|entry| entry.standing())
     }
 
     /// Reads the bucket pair at the store without changing it.
@@ -119,15 +214,56 @@ impl<S: BucketStore> Limiter<S> {
         self.shared.store.call(&contract.key, &request).await
     }
 
+    /// Renews leases that are used and returns those that are not; to be called every
+    /// [`TICK_EVERY`], on a runtime.
+    pub fn tick(&self) {
+        let shared = &self.shared;
+        let around = shared.around();
+        let mut leased = std::mem::take(&mut *shared.leased.lock());
+        leased.retain(|(key, entry)| {
+            let now = shared.clock.now();
+            match entry.tick(&around, now) {
+                Care::Watch => true,
+                Care::Fly(flight) => {
+                    drop(self.launch(entry, *key, flight, now));
+                    true
+                }
+                Care::Rest => {
+                    entry.unlist();
+                    // A lease that came between the two lines is listed again by its landing.
+                    false
+                }
+            }
+        });
+        shared.leased.lock().append(&mut leased);
+    }
+
     /// Forgets idle keys, here and in a store that lives in this process; to be called every few
     /// seconds.
     pub fn sweep(&self) {
         self.shared.store.sweep();
         let now = self.shared.clock.now();
-        self.shared.entries.pin().retain(|_, entry| {
-            let idle_max = if entry.was_degraded() { IDLE_DEGRADED_MAX } else { IDLE_MAX };
-            entry.idle(now) < idle_max
-        });
+        self.shared.entries.pin().retain(|_, entry| !entry.may_be_forgotten(now));
+    }
+
+    /// Borrows no more and gives everything back: unspent tokens are there for the other gateways
+    /// at once. Requests may go on, one call each.
+    pub async fn drain(&self) {
+        let shared = &self.shared;
+        shared.draining.store(true, Ordering::Relaxed);
+        let leased = std::mem::take(&mut *shared.leased.lock());
+        let mut calls = Vec::new();
+        for (key, entry) in leased {
+            entry.unlist();
+            let now = shared.clock.now();
+            if let Some(flight) = entry.settle(&shared.around(), now) {
+                calls.push(self.launch(&entry, key, flight, now));
+            }
+            if calls.len() >= DRAIN_CALLS_MAX {
+                ended(&mut calls).await;
+            }
+        }
+        ended(&mut calls).await;
     }
 
     /// Keys remembered now.
@@ -135,80 +271,100 @@ impl<S: BucketStore> Limiter<S> {
         self.shared.entries.len()
     }
 
+    /// Pays from the lease, and asks for more when it runs low.
+    fn spend(&self, key: &BucketKey, cost: u64, now: Timestamp) -> Option<Decision> {
+        let entries = self.shared.entries.pin();
+        let entry = entries.get(key)?;
+        entry.touch(now);
+        match entry.quick(cost, now) {
+            Quick::Allowed { decision, low } => {
+                if low && let Some(flight) = entry.prefetch(&self.shared.around(), now) {
+                    drop(self.launch(entry, *key, flight, now));
+                }
+                Some(decision)
+            }
+            Quick::Ask => None,
+        }
+    }
+
     /// Makes the call that this request found nobody making. A store that answers at once (the
     /// embedded one) is answered to on the spot; any other call moves to a task, so that it goes
     /// on when this request is decided or gone.
     async fn fly(
         &self,
-        entry: Arc<Entry>,
+        entry: &Arc<Entry>,
         contract: &Contract,
-        cost: u64,
-        request: Request,
+        flight: Flight,
+        waiting: Waiting,
         sent: Timestamp,
     ) -> Decision {
-        let mut guard = Grounded { entry: Some(entry) };
-        let entry = guard.entry();
-        let mut call = self.shared.call(contract.key, request);
+        let mut guard = Grounded::new(entry, flight.lane);
+        let mut call = self.shared.call(contract.key, flight.request);
         let first = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
         match first {
             Poll::Ready(result) => {
-                let landed = entry.land_alone(cost, self.shared.landing(sent, result));
+                let next = self.shared.land(entry, contract.key, flight.lane, sent, result);
                 guard.done();
-                if let Some(request) = landed.next {
-                    self.go_on(Arc::clone(&entry), contract.key, request);
-                }
-                match landed.decision {
-                    Ok(decision) => decision,
-                    Err(reason) => self.degraded(&entry, contract, cost, reason),
+                if let Some(flight) = next {
+                    let now = self.shared.clock.now();
+                    drop(self.launch(entry, contract.key, flight, now));
                 }
             }
             Poll::Pending => {
-                let waiter = entry.wait_for_own(cost);
                 let shared = Arc::clone(&self.shared);
-                spawn(shared.keep_flying(guard, contract.key, call, sent));
-                self.wait(&entry, contract, waiter).await
+                drop(spawn(shared.keep_flying(guard, contract.key, call, sent)));
             }
         }
+        self.wait(entry, contract, waiting, sent).await
     }
 
-    /// Waits for the call that others make, no longer than the deadline.
+    /// Waits for the call that covers this request, no longer than the deadline; when that call is
+    /// slow, sends another one beside it.
     async fn wait(
         &self,
         entry: &Arc<Entry>,
         contract: &Contract,
-        mut waiter: entry::Waiting,
+        mut waiting: Waiting,
+        since: Timestamp,
     ) -> Decision {
-        let answer = tokio::time::timeout(self.shared.settings.deadline, &mut waiter.answer).await;
-        match answer {
-            Ok(Ok(Ok(decision))) => decision,
-            Ok(Ok(Err(reason))) => self.degraded(entry, contract, waiter.cost, reason),
-            // The task that made the call is gone, with its runtime.
-            Ok(Err(_gone)) => self.degraded(entry, contract, waiter.cost, DegradedReason::Lost),
-            Err(_elapsed) => {
-                let now = self.shared.clock.now();
-                let gateways = self.shared.gateways();
-                entry.give_up(contract, waiter, gateways, now)
+        let shared = &self.shared;
+        let budget = shared.punctuality.budget(shared.settings.deadline);
+        let around = shared.around();
+        let hedge_after = if around.extras.hedge { shared.hedge_after() } else { budget };
+        let mut now = since;
+        let reason = loop {
+            let left = budget.saturating_sub(now.since(since));
+            match tokio::time::timeout(left.min(hedge_after), &mut waiting.answer).await {
+                Ok(Ok(Ok(decision))) => return decision,
+                Ok(Ok(Err(reason))) => break reason,
+                // The task that made the call is gone, with its runtime.
+                Ok(Err(_gone)) => break DegradedReason::Lost,
+                Err(_elapsed) => {}
             }
-        }
+            now = shared.clock.now();
+            if now.since(since) >= budget {
+                return entry.give_up(contract, waiting, &around, now);
+            }
+            if let Some(flight) = entry.hedge(&around, now) {
+                drop(self.launch(entry, contract.key, flight, now));
+            }
+        };
+        let now = shared.clock.now();
+        entry.decide_degraded(contract, waiting.cost, &around, reason, now)
     }
 
-    fn degraded(
+    /// Makes a call, and those that follow from it, in a task of its own.
+    fn launch(
         &self,
-        entry: &Entry,
-        contract: &Contract,
-        cost: u64,
-        reason: DegradedReason,
-    ) -> Decision {
-        let now = self.shared.clock.now();
-        entry.decide_degraded(contract, cost, self.shared.gateways(), reason, now)
-    }
-
-    /// Serves requests that came while a call was answered on the spot.
-    fn go_on(&self, entry: Arc<Entry>, key: BucketKey, request: Request) {
+        entry: &Arc<Entry>,
+        key: BucketKey,
+        flight: Flight,
+        sent: Timestamp,
+    ) -> JoinHandle<()> {
         let shared = Arc::clone(&self.shared);
-        let sent = shared.clock.now();
-        let call = shared.call(key, request);
-        spawn(shared.keep_flying(Grounded { entry: Some(entry) }, key, call, sent));
+        let guard = Grounded::new(entry, flight.lane);
+        let call = shared.call(key, flight.request);
+        spawn(shared.keep_flying(guard, key, call, sent))
     }
 }
 
@@ -223,8 +379,17 @@ impl<S: BucketStore> Shared<S> {
         Arc::clone(entry)
     }
 
-    fn gateways(&self) -> u32 {
-        self.gateways.load(Ordering::Relaxed)
+    fn around(&self) -> Surroundings {
+        Surroundings {
+            gateways: self.gateways.load(Ordering::Relaxed),
+            round_trip: self.punctuality.round_trip(),
+            leases: self.settings.leases && !self.draining.load(Ordering::Relaxed),
+            extras: self.settings.extras,
+        }
+    }
+
+    fn hedge_after(&self) -> Duration {
+        entry::hedge_after(self.punctuality.round_trip())
     }
 
     fn call(&self, key: BucketKey, request: Request) -> StoreCall {
@@ -232,11 +397,28 @@ impl<S: BucketStore> Shared<S> {
         Box::pin(async move { store.call(&key, &request).await })
     }
 
-    fn landing(&self, sent: Timestamp, result: Result<Reply, StoreError>) -> Landing {
-        Landing { sent, received: self.clock.now(), result }
+    fn land(
+        &self,
+        entry: &Arc<Entry>,
+        key: BucketKey,
+        lane: Lane,
+        sent: Timestamp,
+        result: Result<Reply, StoreError>,
+    ) -> Option<Flight> {
+        let received = self.clock.now();
+        if result.is_ok() {
+            self.punctuality.note(received.since(sent), received);
+        }
+        let epoch = self.store.epoch(&key);
+        let landing = Landing { lane, sent, received, epoch, result };
+        let next = entry.land(landing, &self.around());
+        if entry.list() {
+            self.leased.lock().push((key, Arc::clone(entry)));
+        }
+        next
     }
 
-    /// Ends the call, and makes the next ones while requests wait or tokens must go back.
+    /// Ends the call, and makes the next ones while requests wait or something must be told.
     async fn keep_flying(
         self: Arc<Self>,
         mut guard: Grounded,
@@ -247,10 +429,11 @@ impl<S: BucketStore> Shared<S> {
         let entry = guard.entry();
         loop {
             let result = call.await;
-            match entry.land(self.landing(sent, result)) {
-                Some(request) => {
+            match self.land(&entry, key, guard.lane, sent, result) {
+                Some(flight) => {
+                    guard.lane = flight.lane;
                     sent = self.clock.now();
-                    call = self.call(key, request);
+                    call = self.call(key, flight.request);
                 }
                 None => return guard.done(),
             }
@@ -261,9 +444,14 @@ impl<S: BucketStore> Shared<S> {
 /// A call that is dropped half-way (its runtime ended) must not leave its key waiting for ever.
 struct Grounded {
     entry: Option<Arc<Entry>>,
+    lane: Lane,
 }
 
 impl Grounded {
+    fn new(entry: &Arc<Entry>, lane: Lane) -> Grounded {
+        Grounded { entry: Some(Arc::clone(entry)), lane }
+    }
+
     fn entry(&self) -> Arc<Entry> {
         Arc::clone(self.entry.as_ref().expect("a flight has its entry until it is done"))
     }
@@ -276,14 +464,49 @@ impl Grounded {
 impl Drop for Grounded {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
-            entry.crash();
+            entry.crash(self.lane);
         }
     }
 }
 
+/// Keys are digests already: eight of their bytes are as good as any hash of them.
+#[derive(Debug, Clone, Copy, Default)]
+struct DigestHash;
+
+impl BuildHasher for DigestHash {
+    type Hasher = DigestHasher;
+
+    fn build_hasher(&self) -> DigestHasher {
+        DigestHasher(0)
+    }
+}
+
+struct DigestHasher(u64);
+
+impl Hasher for DigestHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk() {
+            self.0 = u64::from_ne_bytes(*first);
+        }
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+async fn ended(calls: &mut Vec<JoinHandle<()>>) {
+    for call in calls.drain(..) {
+        // One that broke has lost its lease, which ends by itself.
+        drop(call.await);
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "this crate stands alone; a call ends by itself")]
-fn spawn(call: impl Future<Output = ()> + Send + 'static) {
-    drop(tokio::spawn(call));
+fn spawn(call: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(call)
 }
 
 #[cfg(test)]

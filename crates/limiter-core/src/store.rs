@@ -31,6 +31,14 @@ pub trait BucketStore: Send + Sync + 'static {
     /// Drops buckets that have expired, where the store does not do so by itself. The limiter asks
     /// for it now and then: buckets of clients who never come again must not stay for ever.
     fn sweep(&self) {}
+
+    /// Grows whenever the node in charge of `key` may have changed, or restarted, since it was
+    /// asked before: what it knows of the bucket may be older than what callers remember, so they
+    /// should testify. A store of one node that never loses anything stays at 0.
+    fn epoch(&self, key: &BucketKey) -> u64 {
+        let _one_node_for_all = key;
+        0
+    }
 }
 
 /// Why a store gave no reply. Only [`StoreError::Lost`] may have taken tokens.

@@ -1,475 +1,490 @@
-//! One key at this gateway: who waits, which call is out, what the store said last, and the local
-//! bucket for the time without a store. All of it behind one short lock; nothing here waits.
+//! One key at this gateway, as a machine without I/O: it is asked, told of replies and of the
+//! time, and says which calls to make. The limiter drives it with tasks and timers, the simulator
+//! with an event queue.
+//!
+//! Tokens come in two kinds. Those granted for waiting requests serve them and nobody else: what
+//! they do not take goes back at once. Those lent are spent with one compare-and-swap, until their
+//! deadline. At most two calls of a key are out: the main one, which settles the lease, and one
+//! beside it, which only asks for waiting requests, returns tokens or testifies.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
-use crate::call::{PlanNumbers, Reply, Request};
+use super::Contract;
+use super::books::{Books, Lane};
+use super::seen::Seen;
+use super::waiters::{Claim, Waiting};
+use crate::call::{Reply, Request};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Standing, Wait};
-use crate::degraded::{FailurePolicy, LocalAnswer, LocalBucket};
-use crate::limiter::Contract;
+use crate::lease::{LeaseWord, Spent, Tick};
 use crate::store::StoreError;
 use crate::time::Timestamp;
-
-/// Told to refused callers of a plan that is closed without a store, when no probe time is known.
-const CLOSED_RETRY: Duration = Duration::from_millis(1_000);
-
-/// A denial without an end is repeated for this long; then the store is asked again.
-const NEVER_REPEATED_MAX: Duration = Duration::from_secs(1);
 
 /// Requests of one key that may wait for its next call. One more could not be answered before the
 /// deadline either: the policy decides it at once.
 const WAITERS_MAX: usize = 16_384;
 
-/// Answer to a waiting request: decided, or to be decided by policy.
-type Answer = Result<Decision, DegradedReason>;
+/// A hedge goes out this long after twice the usual round trip.
+const HEDGE_MARGIN: Duration = Duration::from_micros(200);
 
-#[derive(Debug)]
-pub(super) struct Entry {
-    used_at_us: AtomicU64,
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    /// Is a call out?
-    flying: bool,
-    /// The newest contract that anybody asked under.
-    contract: Option<Contract>,
-    /// Waits for the next call, first come first served.
-    queue: VecDeque<Waiter>,
-    /// Waits for the call that is out.
-    sent: VecDeque<Waiter>,
-    next_id: u64,
-    /// Tokens granted to requests that did not take them.
-    unused_need: u64,
-    last: Option<Seen>,
-    local: Option<LocalBucket>,
-    /// The store answered since the local bucket was used last.
-    answered_since_local: bool,
-    /// Set by a tripped store: until its next probe.
-    probe_at: Option<Timestamp>,
-}
-
-/// The store's last word, with the limiter's own times around it.
+/// What the keys of a limiter have in common, as of now.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
-    reply: Reply,
-    sent: Timestamp,
-    received: Timestamp,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    id: u64,
-    cost: u64,
-    answer: Claim,
-}
-
-/// What becomes of a waiter's tokens when they come.
-#[derive(Debug)]
-enum Claim {
-    /// The request still waits for them.
-    Waiting(oneshot::Sender<Answer>),
-    /// The policy let it pass: the tokens pay for it.
-    Passed,
-    /// The policy refused it: the tokens go back.
-    Left,
-}
-
-/// A request's side of a [`Waiter`].
-#[derive(Debug)]
-pub(super) struct Waiting {
-    id: u64,
-    pub(super) cost: u64,
-    pub(super) answer: oneshot::Receiver<Answer>,
+pub(crate) struct Surroundings {
+    /// Gateways that share the plans, at least 1.
+    pub(crate) gateways: u32,
+    /// Smoothed round trip to the store.
+    pub(crate) round_trip: Duration,
+    /// Whether tokens are borrowed; not while draining.
+    pub(crate) leases: bool,
+    /// What pays beside the leases.
+    pub(crate) extras: super::Extras,
 }
 
 /// How a request goes on.
-pub(super) enum Join {
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// It is decided.
     Decided(Decision),
-    Waiting(Waiting),
-    /// Nobody is asking: this request makes the call.
-    Fly(Request),
+    /// It waits for a call that others make.
+    Wait(Waiting),
+    /// It waits, and its caller makes this call.
+    Fly(Flight, Waiting),
+}
+
+/// From the sending of a call until it counts as slow.
+pub(crate) fn hedge_after(round_trip: Duration) -> Duration {
+    round_trip.saturating_mul(2).saturating_add(HEDGE_MARGIN)
+}
+
+/// A call to make at the store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    pub(crate) lane: Lane,
+    pub(crate) request: Request,
 }
 
 /// A call has ended.
-pub(super) struct Landing {
-    pub(super) sent: Timestamp,
-    pub(super) received: Timestamp,
-    pub(super) result: Result<Reply, StoreError>,
+#[derive(Debug)]
+pub(crate) struct Landing {
+    pub(crate) lane: Lane,
+    pub(crate) sent: Timestamp,
+    pub(crate) received: Timestamp,
+    /// The store's epoch for the key.
+    pub(crate) epoch: u64,
+    pub(crate) result: Result<Reply, StoreError>,
 }
 
-/// What the maker of a call that ended at once gets.
-pub(super) struct LandedAlone {
-    pub(super) decision: Answer,
-    /// The next call, if others came meanwhile.
-    pub(super) next: Option<Request>,
+/// What the lease alone could say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Quick {
+    /// The lease paid; `low` asks for a prefetch.
+    Allowed {
+        decision: Decision,
+        low: bool,
+    },
+    /// Ask under the lock.
+    Ask,
+}
+
+/// One key.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    lease: LeaseWord,
+    /// Tokens that the store had left after the last reply.
+    left_at_store: AtomicU64,
+    /// With no more than this in the lease, the next spend prefetches.
+    low_water: AtomicU32,
+    /// No prefetch now: the main call is out, or the key is paced.
+    busy: AtomicBool,
+    /// Last use, in seconds of the limiter's clock; written at most once a second.
+    used_at_s: AtomicU64,
+    /// On the list of entries that the limiter looks after.
+    listed: AtomicBool,
+    books: Mutex<Books>,
 }
 
 impl Entry {
-    pub(super) fn new(now: Timestamp) -> Entry {
-        Entry { used_at_us: AtomicU64::new(now.us()), inner: Mutex::default() }
+    pub(crate) fn new(now: Timestamp) -> Entry {
+        Entry {
+            lease: LeaseWord::new(),
+            left_at_store: AtomicU64::new(0),
+            low_water: AtomicU32::new(0),
+            busy: AtomicBool::new(false),
+            used_at_s: AtomicU64::new(now.us() / 1_000_000),
+            listed: AtomicBool::new(false),
+            books: Mutex::default(),
+        }
     }
 
-    pub(super) fn touch(&self, now: Timestamp) {
-        self.used_at_us.store(now.us(), Ordering::Relaxed);
+    pub(crate) fn touch(&self, now: Timestamp) {
+        let second = now.us() / 1_000_000;
+        if self.used_at_s.load(Ordering::Relaxed) != second {
+            self.used_at_s.store(second, Ordering::Relaxed);
+        }
     }
 
-    pub(super) fn idle(&self, now: Timestamp) -> Duration {
-        now.since(Timestamp::from_us(self.used_at_us.load(Ordering::Relaxed)))
+    /// Since the last use, to the second.
+    pub(crate) fn idle(&self, now: Timestamp) -> Duration {
+        let used = self.used_at_s.load(Ordering::Relaxed);
+        Duration::from_secs((now.us() / 1_000_000).saturating_sub(used))
     }
 
-    pub(super) fn was_degraded(&self) -> bool {
-        self.inner.lock().local.is_some()
+    /// The way of most requests: no lock, no call.
+    pub(crate) fn quick(&self, cost: u64, now: Timestamp) -> Quick {
+        let Ok(cost) = u32::try_from(cost) else { return Quick::Ask };
+        if cost == 0 {
+            return Quick::Ask;
+        }
+        let Spent::Taken { left } = self.lease.spend(cost, Tick::of_us(now.us())) else {
+            return Quick::Ask;
+        };
+        let low = left <= self.low_water.load(Ordering::Relaxed)
+            && !self.busy.load(Ordering::Relaxed);
+        Quick::Allowed { decision: self.lent(left), low }
     }
 
-    pub(super) fn join(
+    /// May a request of `cost` pass now?
+    pub(crate) fn ask(
         &self,
         contract: &Contract,
         cost: u64,
-        gateways: u32,
+        around: &Surroundings,
         now: Timestamp,
-    ) -> Join {
-        let mut inner = self.inner.lock();
-        inner.hear(contract);
-        if let Some(decision) = inner.decide_from_last(contract, cost, now) {
-            return Join::Decided(decision);
+    ) -> Ask {
+        let mut books = self.books.lock();
+        books.hear(contract);
+        if let Quick::Allowed { decision, .. } = self.quick(cost, now) {
+            return Ask::Decided(decision);
         }
-        if inner.flying {
-            if inner.queue.len() >= WAITERS_MAX {
+        books.demand.ask(cost);
+        let held = u64::from(self.lease.held(Tick::of_us(now.us())));
+        if let Some(decision) = books.decide_from_last(contract, cost, held, now) {
+            return Ask::Decided(decision);
+        }
+        if books.is_out(Lane::Main) {
+            if books.waiters.queued() >= WAITERS_MAX {
                 let reason = DegradedReason::Deadline;
-                let decision = inner.decide_degraded(contract, cost, gateways, reason, now);
-                return Join::Decided(decision);
+                return Ask::Decided(books.decide_degraded(contract, cost, around, reason, now));
             }
-            let (waiter, waiting) = inner.waiter(cost);
-            inner.queue.push_back(waiter);
-            return Join::Waiting(waiting);
+            return Ask::Wait(books.waiters.enqueue(cost));
         }
-        inner.flying = true;
-        Join::Fly(inner.request(contract, cost, cost))
+        if let Some(decision) = books.paced(contract, now) {
+            return Ask::Decided(decision);
+        }
+        let waiting = books.waiters.enqueue(cost);
+        let flight = self.main(&mut books, contract, around, now);
+        Ask::Fly(flight, waiting)
     }
 
-    /// The maker of the call waits like others for it.
-    pub(super) fn wait_for_own(&self, cost: u64) -> Waiting {
-        let mut inner = self.inner.lock();
-        let (waiter, waiting) = inner.waiter(cost);
-        inner.sent.push_back(waiter);
-        waiting
+    /// The lease runs low: asks for more before it is empty.
+    pub(crate) fn prefetch(&self, around: &Surroundings, now: Timestamp) -> Option<Flight> {
+        let mut books = self.books.lock();
+        let contract = books.contract()?;
+        if books.is_out(Lane::Main) || !around.leases || books.is_paced(now) {
+            return None;
+        }
+        Some(self.main(&mut books, &contract, around, now))
     }
 
-    /// The call made for one request of `cost` ended before anybody else could join it.
-    pub(super) fn land_alone(&self, cost: u64, landing: Landing) -> LandedAlone {
-        let mut inner = self.inner.lock();
-        let decision = match inner.note(landing) {
-            Err(reason) => Err(reason),
-            Ok(seen) => {
-                let mut granted = seen.reply.granted;
-                let decision = seen.decide(cost, &mut granted);
-                inner.unused_need += granted;
-                Ok(decision)
-            }
-        };
-        LandedAlone { decision, next: inner.next_request() }
+    /// The main call is slow: the same question goes out once more, on another connection. What
+    /// both are granted and only one needs goes back.
+    pub(crate) fn hedge(&self, around: &Surroundings, now: Timestamp) -> Option<Flight> {
+        let mut books = self.books.lock();
+        if !around.extras.hedge || !books.may_hedge(around, now) {
+            return None;
+        }
+        books.waiters.send();
+        let (need, least) = books.waiters.unanswered();
+        (need > 0).then(|| books.beside(need, least, around, now)).flatten()
     }
 
-    /// The call that `sent` waited for has ended. Returns the next one, if there is need.
-    pub(super) fn land(&self, landing: Landing) -> Option<Request> {
-        let mut inner = self.inner.lock();
-        let noted = inner.note(landing);
-        let waiters = std::mem::take(&mut inner.sent);
-        match noted {
-            Err(reason) => waiters.into_iter().for_each(|waiter| waiter.fail(reason)),
-            Ok(seen) => {
-                let mut granted = seen.reply.granted;
-                for waiter in waiters {
-                    waiter.serve(&seen, &mut granted);
+    /// A call has ended. Returns the next one to make, if there is need.
+    pub(crate) fn land(&self, landing: Landing, around: &Surroundings) -> Option<Flight> {
+        let mut books = self.books.lock();
+        let books = &mut *books;
+        let Landing { lane, sent, received, epoch, result } = landing;
+        let out = books.landed(lane);
+        let answered = result.is_ok();
+        match result {
+            Ok(reply) => {
+                let seen = Seen { reply, sent, received, epoch };
+                books.note(seen, out.as_ref(), around);
+                if lane == Lane::Main {
+                    self.credit(books, &seen);
                 }
-                inner.unused_need += granted;
+                self.serve(books, &seen, around, out.is_some_and(|request| request.need > 0));
+                self.publish(books, &seen, around);
+            }
+            Err(error) => {
+                let reason = books.note_failure(lane, out.as_ref(), &error, received);
+                if !books.is_out(Lane::Main) && !books.is_out(Lane::Beside) {
+                    for waiter in books.waiters.take_sent() {
+                        waiter.answer(Err(reason));
+                    }
+                }
             }
         }
-        inner.next_request()
-    }
-
-    /// The call was dropped with its runtime: nobody may wait for it.
-    pub(super) fn crash(&self) {
-        let mut inner = self.inner.lock();
-        inner.flying = false;
-        inner.sent.clear();
-        inner.queue.clear();
+        self.busy.store(books.is_out(Lane::Main), Ordering::Relaxed);
+        let contract = books.contract()?;
+        if !books.is_out(Lane::Main) && books.waiters.queued() > 0 {
+            return Some(self.main(books, &contract, around, received));
+        }
+        // A store that does not answer is not asked again only to be given or told something.
+        if answered && books.has_to_tell() { books.beside(0, 0, around, received) } else { None }
     }
 
     /// The deadline passed: the policy decides, the call goes on.
-    pub(super) fn give_up(
+    pub(crate) fn give_up(
         &self,
         contract: &Contract,
         mut waiting: Waiting,
-        gateways: u32,
+        around: &Surroundings,
         now: Timestamp,
     ) -> Decision {
-        let mut inner = self.inner.lock();
-        if let Ok(answer) = waiting.answer.try_recv() {
-            return match answer {
-                Ok(decision) => decision,
-                Err(reason) => inner.decide_degraded(contract, waiting.cost, gateways, reason, now),
-            };
-        }
-        inner.leave_queue(waiting.id);
-        let reason = DegradedReason::Deadline;
-        let decision = inner.decide_degraded(contract, waiting.cost, gateways, reason, now);
-        if let Some(waiter) = inner.sent_as(waiting.id) {
-            waiter.answer = if decision.is_allowed() { Claim::Passed } else { Claim::Left };
+        let mut books = self.books.lock();
+        let (reason, outcome_unknown) = match waiting.answer.try_recv() {
+            Ok(Ok(decision)) => return decision,
+            Ok(Err(reason)) => (reason, reason == DegradedReason::Lost),
+            Err(_nothing_yet) => {
+                let covered = books.waiters.give_up(&waiting).is_some();
+                (DegradedReason::Deadline, covered)
+            }
+        };
+        let cost = waiting.cost;
+        let decision = if outcome_unknown {
+            books.decide_unmetered(contract, cost, around, reason, now)
+        } else {
+            books.decide_degraded(contract, cost, around, reason, now)
+        };
+        if let Some(waiter) = books.waiters.give_up(&waiting) {
+            waiter.claim = if decision.is_allowed() { Claim::Passed } else { Claim::Left };
         }
         decision
     }
 
-    pub(super) fn decide_degraded(
+    /// Decides by policy what no call is out for.
+    pub(crate) fn decide_degraded(
         &self,
         contract: &Contract,
         cost: u64,
-        gateways: u32,
+        around: &Surroundings,
         reason: DegradedReason,
         now: Timestamp,
     ) -> Decision {
-        self.inner.lock().decide_degraded(contract, cost, gateways, reason, now)
-    }
-}
-
-impl Inner {
-    fn hear(&mut self, contract: &Contract) {
-        let newer = self.contract.is_none_or(|known| known.plan.version <= contract.plan.version);
-        if newer {
-            self.contract = Some(*contract);
-        }
-    }
-
-    /// A denial follows exactly from the last reply until its tokens can exist; a free request
-    /// needs no token.
-    fn decide_from_last(&self, contract: &Contract, cost: u64, now: Timestamp) -> Option<Decision> {
-        let seen = self.last.filter(|seen| contract.plan.version <= seen.reply.plan.version);
-        if cost == 0 {
-            let limits = contract.plan.limits;
-            let full = limits.smallest_capacity();
-            let remaining = seen.map_or(full, |seen| seen.reply.levels.available(&limits));
-            let outcome = Outcome::Allowed { remaining };
-            return Some(Decision {
-                outcome,
-                basis: Basis::Store,
-                standing: seen.map(|seen| seen.standing()),
-            });
-        }
-        let seen = seen?;
-        let wait = match seen.reply.wait(cost) {
-            Wait::Until(wait) if now < seen.sent.after(wait) => {
-                Wait::Until(seen.received.after(wait).since(now))
-            }
-            // A reset or a newer plan comes as a newer version; tokens that others give back do not.
-            Wait::Never if now < seen.sent.after(NEVER_REPEATED_MAX) => Wait::Never,
-            Wait::Until(_) | Wait::Never => return None,
-        };
-        Some(Decision {
-            outcome: Outcome::Denied { wait },
-            basis: Basis::Store,
-            standing: Some(seen.standing()),
-        })
-    }
-
-    fn waiter(&mut self, cost: u64) -> (Waiter, Waiting) {
-        let id = self.next_id;
-        self.next_id += 1;
-        let (sender, answer) = oneshot::channel();
-        (Waiter { id, cost, answer: Claim::Waiting(sender) }, Waiting { id, cost, answer })
-    }
-
-    /// Both lines are in the order of their ids, so leaving costs no walk along a long one.
-    fn leave_queue(&mut self, id: u64) {
-        if let Ok(place) = self.queue.binary_search_by_key(&id, |waiter| waiter.id) {
-            drop(self.queue.remove(place));
-        }
-    }
-
-    fn sent_as(&mut self, id: u64) -> Option<&mut Waiter> {
-        let place = self.sent.binary_search_by_key(&id, |waiter| waiter.id).ok()?;
-        self.sent.get_mut(place)
-    }
-
-    fn request(&mut self, contract: &Contract, need: u64, smallest: u64) -> Request {
-        Request {
-            reset: contract.reset,
-            unused_need: std::mem::take(&mut self.unused_need),
-            ..Request::take(contract.plan, need, smallest)
-        }
-    }
-
-    /// Remembers a reply, or says why there is none.
-    fn note(&mut self, landing: Landing) -> Result<Seen, DegradedReason> {
-        let Landing { sent, received, result } = landing;
-        let error = match result {
-            Ok(reply) => {
-                let seen = Seen { reply, sent, received };
-                self.last = Some(seen);
-                self.probe_at = None;
-                self.answered_since_local = true;
-                return Ok(seen);
-            }
-            Err(error) => error,
-        };
-        Err(match error {
-            StoreError::Tripped { probe_in } => {
-                self.probe_at = Some(received.after(probe_in));
-                DegradedReason::Tripped
-            }
-            StoreError::Unreachable(_) => DegradedReason::Unreachable,
-            StoreError::Refused { .. } => DegradedReason::Refused,
-            StoreError::Lost(_) => DegradedReason::Lost,
-        })
-    }
-
-    /// The call for everybody who waits, or for tokens that must go back; else the key rests.
-    fn next_request(&mut self) -> Option<Request> {
-        let waiting = std::mem::take(&mut self.queue);
-        let still = waiting.into_iter().filter(|waiter| !waiter.is_gone());
-        self.sent = still.collect();
-        let contract = self.contract.filter(|_| !self.sent.is_empty() || self.unused_need > 0);
-        let Some(contract) = contract else {
-            self.flying = false;
-            return None;
-        };
-        let need = self.sent.iter().map(|waiter| waiter.cost).sum();
-        let smallest = self.sent.iter().map(|waiter| waiter.cost).min().unwrap_or(0);
-        Some(self.request(&contract, need, smallest))
-    }
-
-    fn decide_degraded(
-        &mut self,
-        contract: &Contract,
-        cost: u64,
-        gateways: u32,
-        reason: DegradedReason,
-        now: Timestamp,
-    ) -> Decision {
-        let outcome = match contract.failure {
-            FailurePolicy::Open => {
-                let limits = contract.plan.limits;
-                let full = limits.smallest_capacity().saturating_sub(cost);
-                let remaining = self.last.map_or(full, |seen| seen.reply.levels.available(&limits));
-                Outcome::Allowed { remaining }
-            }
-            FailurePolicy::CLOSED => {
-                let probe_in = self.probe_at.map_or(CLOSED_RETRY, |at| at.since(now));
-                Outcome::Denied { wait: Wait::Until(probe_in) }
-            }
-            FailurePolicy::Share(share) => self.take_local(contract, cost, share, gateways, now),
-        };
-        let standing = self.last.map(|seen| seen.standing());
-        Decision { outcome, basis: Basis::Degraded(reason), standing }
-    }
-
-    fn take_local(
-        &mut self,
-        contract: &Contract,
-        cost: u64,
-        share: u32,
-        gateways: u32,
-        now: Timestamp,
-    ) -> Outcome {
-        let limits = &contract.plan.limits;
-        let fill = self.last.map(|seen| seen.fill(contract.plan));
-        let luck = fastrand::u64(..10_000);
-        let fresh = || LocalBucket::start(limits, share, gateways, fill, luck, now);
-        let mut local = match self.local {
-            Some(mut local) => {
-                if !local.knows(limits) {
-                    local.learn(&fresh());
-                }
-                if self.answered_since_local {
-                    local.lower_to(&fresh(), limits, share, gateways, now);
-                }
-                local
-            }
-            None => fresh(),
-        };
-        self.answered_since_local = false;
-        let answer = local.take(limits, share, gateways, cost, now);
-        self.local = Some(local);
-        match answer {
-            LocalAnswer::Taken { remaining } => Outcome::Allowed { remaining },
-            LocalAnswer::Wait(None) => Outcome::Denied { wait: Wait::Never },
-            LocalAnswer::Wait(Some(us)) => {
-                Outcome::Denied { wait: Wait::Until(Duration::from_micros(us)) }
-            }
-        }
-    }
-}
-
-impl Waiter {
-    fn is_gone(&self) -> bool {
-        match &self.answer {
-            Claim::Waiting(sender) => sender.is_closed(),
-            Claim::Passed | Claim::Left => false,
-        }
-    }
-
-    fn fail(self, reason: DegradedReason) {
-        if let Claim::Waiting(sender) = self.answer {
-            // A caller who has gone needs no answer.
-            sender.send(Err(reason)).unwrap_or_default();
-        }
-    }
-
-    /// Takes this request's tokens out of `granted`, if they suffice and somebody wants them.
-    fn serve(self, seen: &Seen, granted: &mut u64) {
-        match self.answer {
-            Claim::Waiting(sender) => {
-                let mut left = *granted;
-                let decision = seen.decide(self.cost, &mut left);
-                if sender.send(Ok(decision)).is_ok() {
-                    *granted = left;
-                }
-            }
-            Claim::Passed => *granted = granted.saturating_sub(self.cost),
-            Claim::Left => {}
-        }
-    }
-}
-
-impl Seen {
-    /// Decides one of the requests that shared the call; `granted` is what is left of its grant.
-    fn decide(&self, cost: u64, granted: &mut u64) -> Decision {
-        let reply = &self.reply;
-        let outcome = if cost <= *granted {
-            *granted -= cost;
-            let remaining = reply.levels.available(&reply.plan.limits) + *granted;
-            Outcome::Allowed { remaining }
+        let mut books = self.books.lock();
+        if reason == DegradedReason::Lost {
+            books.decide_unmetered(contract, cost, around, reason, now)
         } else {
-            Outcome::Denied { wait: reply.wait(cost) }
-        };
-        Decision { outcome, basis: Basis::Store, standing: Some(self.standing()) }
-    }
-
-    fn standing(&self) -> Standing {
-        let reply = &self.reply;
-        Standing {
-            levels: reply.levels,
-            plan: reply.plan,
-            outstanding: reply.outstanding,
-            at: reply.at,
-            round_trip: self.received.since(self.sent),
+            books.decide_degraded(contract, cost, around, reason, now)
         }
     }
 
-    /// How full both buckets were, in ten-thousandths.
-    fn fill(&self, plan: PlanNumbers) -> [u64; 2] {
-        let mut fill = [0; 2];
-        for (fill, (level, limit)) in fill.iter_mut().zip(self.reply.levels.with(&plan.limits)) {
-            let tokens = u64::try_from(level.tokens).unwrap_or(0);
-            let share = u128::from(tokens) * 10_000 / u128::from(limit.capacity().get());
-            *fill = u64::try_from(share).unwrap_or(u64::MAX);
-        }
-        fill
+    /// When this refused caller's turn comes: not before its tokens can exist, and not at the same
+    /// instant as the other callers who were refused here.
+    pub(crate) fn turn(
+        &self,
+        cost: u64,
+        base: Duration,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Duration {
+        self.books.lock().turn(cost, base, around, now)
     }
+
+    /// The bucket pair as last seen.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        self.books.lock().last().map(Seen::standing)
+    }
+
+    /// Looks after the lease: renews it while it is used, returns it when it is not.
+    pub(crate) fn tick(&self, around: &Surroundings, now: Timestamp) -> Care {
+        let mut books = self.books.lock();
+        if books.is_out(Lane::Main) {
+            return Care::Watch;
+        }
+        let in_word = self.lease.tokens();
+        let held = self.lease.expire(Tick::of_us(now.us()));
+        books.watch(in_word, now);
+        if held == 0 {
+            books.bury(now);
+        }
+        if held == 0 && books.counted() == 0 {
+            return Care::Rest;
+        }
+        let Some(contract) = books.contract() else { return Care::Rest };
+        if books.is_idle(now) {
+            if !books.is_worth_returning(held) {
+                return Care::Watch;
+            }
+            return Care::Fly(self.return_all(&mut books, &contract, around, now));
+        }
+        if held > 0 && books.is_ending(now) && around.leases {
+            return Care::Fly(self.main(&mut books, &contract, around, now));
+        }
+        Care::Watch
+    }
+
+    /// Gives everything back, for a gateway that ends.
+    pub(crate) fn settle(&self, around: &Surroundings, now: Timestamp) -> Option<Flight> {
+        let mut books = self.books.lock();
+        let contract = books.contract()?;
+        if books.is_out(Lane::Main) {
+            return None;
+        }
+        let held = self.lease.expire(Tick::of_us(now.us()));
+        let something = held > 0 || books.has_to_return();
+        something.then(|| self.return_all(&mut books, &contract, around, now))
+    }
+
+    /// Whether nothing would be lost with it.
+    pub(crate) fn may_be_forgotten(&self, now: Timestamp) -> bool {
+        let idle = self.idle(now);
+        let books = self.books.lock();
+        self.lease.held(Tick::of_us(now.us())) == 0 && books.may_be_forgotten(idle)
+    }
+
+    /// Puts it on the list of entries to look after; false if it is there already.
+    pub(crate) fn list(&self) -> bool {
+        self.lease.tokens() > 0 && !self.listed.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn unlist(&self) {
+        self.listed.store(false, Ordering::Relaxed);
+    }
+
+    /// A call was dropped with its runtime: nobody may wait for it.
+    pub(crate) fn crash(&self, lane: Lane) {
+        let mut books = self.books.lock();
+        books.crash(lane);
+        self.busy.store(books.is_out(Lane::Main), Ordering::Relaxed);
+    }
+
+    fn lent(&self, left: u32) -> Decision {
+        let remaining = self.left_at_store.load(Ordering::Relaxed) + u64::from(left);
+        let outcome = Outcome::Allowed { remaining };
+        Decision { outcome, basis: Basis::Lease, standing: None }
+    }
+
+    /// The call that serves the queue, settles the lease and asks for more.
+    fn main(
+        &self,
+        books: &mut Books,
+        contract: &Contract,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Flight {
+        let in_word = self.lease.tokens();
+        let held = self.lease.expire(Tick::of_us(now.us()));
+        self.busy.store(true, Ordering::Relaxed);
+        books.main(contract, Word { in_word, held }, around, now)
+    }
+
+    fn return_all(
+        &self,
+        books: &mut Books,
+        contract: &Contract,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Flight {
+        let in_word = self.lease.tokens();
+        let back = self.lease.take_all(Tick::of_us(now.us()));
+        self.busy.store(true, Ordering::Relaxed);
+        books.return_all(contract, Word { in_word, held: back }, around, now)
+    }
+
+    fn credit(&self, books: &mut Books, seen: &Seen) {
+        let reply = &seen.reply;
+        if reply.lease_dead {
+            self.lease.take_all(Tick::of_us(seen.received.us()));
+        }
+        let deadline = seen.sent.after(reply.valid);
+        let lent = u32::try_from(reply.lent).unwrap_or(u32::MAX);
+        if Tick::of_us(seen.received.us()).is_before(Tick::of_us(deadline.us())) {
+            self.lease.renew(lent, Tick::of_us(deadline.us()));
+            books.credited(reply, lent, deadline);
+        } else {
+            self.lease.take_all(Tick::of_us(seen.received.us()));
+            books.forfeited(reply);
+        }
+    }
+
+    /// Waiters take what was granted, then what was lent; who cannot be served and has to wait
+    /// for tokens is denied. Who only has to ask again stays in a line.
+    fn serve(&self, books: &mut Books, seen: &Seen, around: &Surroundings, asked: bool) {
+        let now = seen.received;
+        let tick = Tick::of_us(now.us());
+        let mut granted = seen.reply.granted;
+        let standing = Some(seen.standing());
+        let other_is_out = books.is_out(Lane::Main) || books.is_out(Lane::Beside);
+        let covered = if asked || !other_is_out { books.waiters.take_sent() } else { Default::default() };
+        let queued = books.waiters.take_queue();
+        for (waiter, was_sent) in
+            covered.into_iter().map(|w| (w, true)).chain(queued.into_iter().map(|w| (w, false)))
+        {
+            let cost = waiter.cost;
+            match waiter.claim {
+                Claim::Passed if granted >= cost => granted -= cost,
+                Claim::Passed => books.meter_newest(cost, around, now),
+                Claim::Left => {}
+                Claim::Waiting(_) if granted >= cost => {
+                    let remaining = seen.available() + (granted - cost);
+                    let outcome = Outcome::Allowed { remaining };
+                    if waiter.answer(Ok(Decision { outcome, basis: Basis::Store, standing })) {
+                        granted -= cost;
+                    }
+                }
+                Claim::Waiting(_) => {
+                    if let Quick::Allowed { mut decision, .. } = self.quick(cost, now) {
+                        decision.standing = standing;
+                        books.spent_by_waiter(cost);
+                        waiter.answer(Ok(decision));
+                        continue;
+                    }
+                    let short = cost.saturating_sub(u64::from(self.lease.held(tick)));
+                    match seen.wait(short, now) {
+                        Wait::Until(Duration::ZERO) if was_sent && other_is_out => {
+                            books.waiters.stay(waiter);
+                        }
+                        Wait::Until(Duration::ZERO) => books.waiters.put_back(waiter),
+                        wait @ (Wait::Until(_) | Wait::Never) => {
+                            let outcome = Outcome::Denied { wait };
+                            waiter.answer(Ok(Decision { outcome, basis: Basis::Store, standing }));
+                        }
+                    }
+                }
+            }
+        }
+        books.unused_need += granted;
+    }
+
+    fn publish(&self, books: &mut Books, seen: &Seen, around: &Surroundings) {
+        let in_word = self.lease.tokens();
+        self.left_at_store.store(seen.available(), Ordering::Relaxed);
+        let low = books.demand.low_water(around.round_trip).min(u64::from(in_word / 2));
+        self.low_water.store(u32::try_from(low).unwrap_or(u32::MAX), Ordering::Relaxed);
+        books.pace(seen, in_word, around);
+    }
+}
+
+/// What the lease's word held when the books were made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word {
+    /// Tokens in it, spendable or dead.
+    pub(crate) in_word: u32,
+    /// Tokens that could be spent.
+    pub(crate) held: u32,
+}
+
+/// What an entry with a lease needs now.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "made twenty times a second, and moved once")]
+pub(crate) enum Care {
+    /// Nothing any more.
+    Rest,
+    /// To be looked at again.
+    Watch,
+    /// This call.
+    Fly(Flight),
 }

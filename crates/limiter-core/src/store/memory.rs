@@ -55,6 +55,13 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    /// Loses every bucket, as a restart would.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            shard.lock().buckets.clear();
+        }
+    }
+
     fn shard(&self, key: &BucketKey) -> &Mutex<Shard> {
         let [first, ..] = *key.bytes();
         let index = usize::from(first) % SHARDS;

@@ -1,0 +1,492 @@
+//! What one key's entry keeps under its lock: who waits, which calls are out, what of the lease
+//! the store counts as ours, what it said last, and what must be told to it.
+
+use std::time::Duration;
+
+use super::Contract;
+use super::demand::Demand;
+use super::entry::{Flight, Surroundings, Word, hedge_after};
+use super::outage::Outage;
+use super::retry::RetryQueue;
+use super::seen::Seen;
+use super::share::LearnedShare;
+use super::waiters::Waiters;
+use super::Witnessing;
+use crate::call::{LeaseReport, Owed, PlanNumbers, Reply, Request, Witness};
+use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
+use crate::degraded::PlanPart;
+use crate::limit::Limits;
+use crate::store::StoreError;
+use crate::time::Timestamp;
+
+/// A lease that nobody spent from for so long goes back.
+const IDLE_AFTER: Duration = Duration::from_millis(150);
+/// A lease in use is renewed so long before its end.
+const RENEWED_BEFORE: Duration = Duration::from_millis(150);
+/// Shortest pause between two polls of an empty bucket.
+const POLL_MIN_US: u64 = 10_000;
+/// All gateways together poll an empty bucket at most so often a second.
+const POLLS_PER_S_MAX: u64 = 5_000;
+/// A quiet key is remembered until its bucket must be full again, but for so long at least …
+const REMEMBERED_MIN: Duration = Duration::from_secs(30);
+/// … and at most.
+const REMEMBERED_MAX: Duration = Duration::from_secs(600);
+
+/// The two calls of a key that may be out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Settles and renews the lease.
+    Main,
+    /// A hedge, a return or a testimony: leaves the lease alone.
+    Beside,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    request: Request,
+    sent: Timestamp,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    pub(crate) waiters: Waiters,
+    pub(crate) demand: Demand,
+    pub(crate) outage: Outage,
+    /// Tokens granted to requests that did not take them.
+    pub(crate) unused_need: u64,
+    /// The newest contract that anybody asked under.
+    contract: Option<Contract>,
+    main: Option<Out>,
+    beside: Option<Out>,
+    last: Option<Seen>,
+    /// What the store seems to have forgotten.
+    testimony: Option<Witness>,
+    lease: Lease,
+    /// No call before this, while the bucket is empty.
+    next_call: Timestamp,
+    share: LearnedShare,
+    retry: RetryQueue,
+}
+
+/// The books of the lease; its tokens are in the entry's word.
+#[derive(Debug, Default)]
+struct Lease {
+    /// What the store counts as ours, under which stamp.
+    counted: u64,
+    generation: u64,
+    deadline: Timestamp,
+    /// Tokens in the word when last entered here; what is missing was spent.
+    balance: u64,
+    /// Taken out of the word to be given back.
+    returned: u64,
+    /// Balance when last looked at, and when it last moved.
+    watched: u64,
+    moved_at: Timestamp,
+}
+
+impl Books {
+    pub(crate) fn contract(&self) -> Option<Contract> {
+        self.contract
+    }
+
+    pub(crate) fn plan(&self) -> Option<PlanNumbers> {
+        self.contract.map(|contract| contract.plan)
+    }
+
+    pub(crate) fn last(&self) -> Option<&Seen> {
+        self.last.as_ref()
+    }
+
+    pub(crate) fn counted(&self) -> u64 {
+        self.lease.counted
+    }
+
+    pub(crate) fn hear(&mut self, contract: &Contract) {
+        let newer = self.contract.is_none_or(|known| known.plan.version <= contract.plan.version);
+        if newer {
+            self.contract = Some(*contract);
+        }
+    }
+
+    pub(crate) fn is_out(&self, lane: Lane) -> bool {
+        match lane {
+            Lane::Main => self.main.is_some(),
+            Lane::Beside => self.beside.is_some(),
+        }
+    }
+
+    pub(crate) fn landed(&mut self, lane: Lane) -> Option<Request> {
+        let out = match lane {
+            Lane::Main => self.main.take(),
+            Lane::Beside => self.beside.take(),
+        };
+        out.map(|out| out.request)
+    }
+
+    pub(crate) fn crash(&mut self, lane: Lane) {
+        let _lost = self.landed(lane);
+        self.waiters.clear();
+    }
+
+    /// A denial follows exactly from the last reply until its tokens can exist; a free request
+    /// needs no token.
+    pub(crate) fn decide_from_last(
+        &self,
+        contract: &Contract,
+        cost: u64,
+        held: u64,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let known = |seen: &&Seen| contract.plan.version <= seen.reply.plan.version;
+        let seen = self.last.as_ref().filter(known);
+        let standing = seen.map(Seen::standing);
+        if cost == 0 {
+            let full = contract.plan.limits.smallest_capacity();
+            let remaining = seen.map_or(full, |seen| seen.available() + held);
+            let outcome = Outcome::Allowed { remaining };
+            return Some(Decision { outcome, basis: Basis::Store, standing });
+        }
+        let wait = seen?.denial(cost.saturating_sub(held), now)?;
+        Some(Decision { outcome: Outcome::Denied { wait }, basis: Basis::Store, standing })
+    }
+
+    pub(crate) fn is_paced(&self, now: Timestamp) -> bool {
+        now < self.next_call
+    }
+
+    /// Denied until the next poll of a bucket that was empty.
+    pub(crate) fn paced(&self, contract: &Contract, now: Timestamp) -> Option<Decision> {
+        let seen = self.last.as_ref()?;
+        if !self.is_paced(now) || contract.plan.version > seen.reply.plan.version {
+            return None;
+        }
+        let outcome = Outcome::Denied { wait: Wait::Until(self.next_call.since(now)) };
+        Some(Decision { outcome, basis: Basis::Lease, standing: Some(seen.standing()) })
+    }
+
+    /// After a reply: an empty bucket is not asked again before a token can be there, nor more
+    /// often than the fleet may poll it.
+    pub(crate) fn pace(&mut self, seen: &Seen, in_word: u32, around: &Surroundings) {
+        if !around.leases || in_word > 0 || seen.available() > 0 {
+            self.next_call = Timestamp::default();
+            return;
+        }
+        let limits = &seen.reply.plan.limits;
+        let poll = seen.sent.after(Duration::from_micros(poll_us(limits, around.gateways)));
+        let token_at = match seen.reply.wait(1) {
+            Wait::Until(wait) => seen.sent.after(wait),
+            Wait::Never => seen.sent,
+        };
+        self.next_call = poll.max(token_at);
+    }
+
+    /// The main call: serves the queue, settles the lease, asks for more.
+    pub(crate) fn main(
+        &mut self,
+        contract: &Contract,
+        word: Word,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Flight {
+        let held = u64::from(word.held);
+        let spent = self.lease.balance.saturating_sub(u64::from(word.in_word));
+        self.lease.balance = held;
+        self.demand.note(spent, now);
+        let (need, least) = self.waiters.send();
+        let contract = self.newest(contract);
+        let mut request = Request {
+            reset: contract.reset,
+            smallest_need: least.saturating_sub(held),
+            ..Request::take(contract.plan, need, least)
+        };
+        if around.leases {
+            request.demand_per_s = self.demand.lease_demand();
+        }
+        if request.demand_per_s > 0 {
+            request.low_water = self.demand.low_water(around.round_trip);
+            request.scarce_poll_us = poll_us(&contract.plan.limits, around.gateways);
+        }
+        self.report(&mut request, held, around);
+        request.owed = self.outage.owed(around, now);
+        self.main = Some(Out { request, sent: now });
+        Flight { lane: Lane::Main, request }
+    }
+
+    /// A main call that gives the whole lease back.
+    pub(crate) fn return_all(
+        &mut self,
+        contract: &Contract,
+        word: Word,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Flight {
+        let contract = self.newest(contract);
+        self.lease.returned += u64::from(word.held);
+        self.lease.balance = 0;
+        let mut request =
+            Request { reset: contract.reset, ..Request::take(contract.plan, 0, 0) };
+        self.report(&mut request, 0, around);
+        self.main = Some(Out { request, sent: now });
+        Flight { lane: Lane::Main, request }
+    }
+
+    fn report(&mut self, request: &mut Request, held: u64, around: &Surroundings) {
+        let lease = &mut self.lease;
+        let returned = std::mem::take(&mut lease.returned);
+        if lease.counted > 0 || held > 0 || returned > 0 {
+            let (generation, counted) = (lease.generation, lease.counted);
+            request.lease = Some(LeaseReport { generation, counted, held, returned });
+        }
+        request.unused_need = std::mem::take(&mut self.unused_need);
+        request.witness = self.witness(around);
+    }
+
+    fn witness(&self, around: &Surroundings) -> Option<Witness> {
+        match around.extras.witness {
+            Witnessing::Off => None,
+            Witnessing::OnSuspicion => self.testimony,
+            Witnessing::Always => self.last.as_ref().map(|seen| seen.witness(false)),
+        }
+    }
+
+    /// The call beside the main one.
+    pub(crate) fn beside(
+        &mut self,
+        need: u64,
+        least: u64,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Option<Flight> {
+        let contract = self.contract?;
+        if self.beside.is_some() {
+            return None;
+        }
+        let request = Request {
+            reset: contract.reset,
+            unused_need: std::mem::take(&mut self.unused_need),
+            witness: self.witness(around),
+            ..Request::take(contract.plan, need, least)
+        };
+        self.beside = Some(Out { request, sent: now });
+        Some(Flight { lane: Lane::Beside, request })
+    }
+
+    fn newest(&self, contract: &Contract) -> Contract {
+        self.contract.unwrap_or(*contract)
+    }
+
+    /// Whether something should go to the store although nobody waits.
+    pub(crate) fn has_to_tell(&self) -> bool {
+        self.beside.is_none() && (self.unused_need > 0 || self.testimony.is_some())
+    }
+
+    pub(crate) fn has_to_return(&self) -> bool {
+        self.unused_need > 0 || self.lease.returned > 0
+    }
+
+    pub(crate) fn may_hedge(&self, around: &Surroundings, now: Timestamp) -> bool {
+        let slow = hedge_after(around.round_trip);
+        self.beside.is_none() && self.main.is_some_and(|out| now.since(out.sent) >= slow)
+    }
+
+    /// A reply: remembers it, and notes what it says about the store.
+    pub(crate) fn note(&mut self, seen: Seen, asked: Option<&Request>, around: &Surroundings) {
+        self.outage.answered(asked.map_or(Owed::default(), |request| request.owed));
+        if asked.is_some_and(|request| request.witness.is_some()) {
+            self.testimony = None;
+        }
+        let reply = &seen.reply;
+        let taken = reply.granted + reply.lent;
+        self.share.note(taken, reply.granted_total, reply.incarnation, seen.received);
+        match &self.last {
+            Some(last) => {
+                if around.extras.witness == Witnessing::OnSuspicion
+                    && let Some(witness) = last.contradicts(&seen)
+                {
+                    self.testimony = Some(witness);
+                }
+                let older = reply.at < last.reply.at
+                    && reply.incarnation == last.reply.incarnation
+                    && reply.plan.version <= last.reply.plan.version;
+                if !older {
+                    self.last = Some(seen);
+                }
+            }
+            None => self.last = Some(seen),
+        }
+    }
+
+    /// No reply: what was not done is done again by a later call; what may have been done is not.
+    pub(crate) fn note_failure(
+        &mut self,
+        lane: Lane,
+        asked: Option<&Request>,
+        error: &StoreError,
+        now: Timestamp,
+    ) -> DegradedReason {
+        let returned = asked.and_then(|request| request.lease).map_or(0, |lease| lease.returned);
+        let reason = match error {
+            StoreError::Lost(_) => {
+                if lane == Lane::Main {
+                    self.lease.counted = 0;
+                }
+                self.outage.charged(asked.map_or(Owed::default(), |request| request.owed));
+                return DegradedReason::Lost;
+            }
+            StoreError::Tripped { probe_in } => {
+                self.outage.tripped(now.after(*probe_in));
+                DegradedReason::Tripped
+            }
+            StoreError::Unreachable(_) => DegradedReason::Unreachable,
+            StoreError::Refused { .. } => DegradedReason::Refused,
+        };
+        self.lease.returned += returned;
+        self.unused_need += asked.map_or(0, |request| request.unused_need);
+        reason
+    }
+
+    pub(crate) fn credited(&mut self, reply: &Reply, lent: u32, deadline: Timestamp) {
+        let lease = &mut self.lease;
+        if reply.lease_dead {
+            lease.balance = 0;
+        }
+        lease.balance += u64::from(lent);
+        lease.counted = reply.counted;
+        lease.generation = reply.generation;
+        lease.deadline = deadline;
+    }
+
+    /// The reply came after the lease's own end.
+    pub(crate) fn forfeited(&mut self, reply: &Reply) {
+        self.lease.balance = 0;
+        self.lease.counted = 0;
+        self.lease.generation = reply.generation;
+    }
+
+    /// A waiter was served from the lease: its cost is in the demand already.
+    pub(crate) fn spent_by_waiter(&mut self, cost: u64) {
+        self.lease.balance = self.lease.balance.saturating_sub(cost);
+    }
+
+    pub(crate) fn watch(&mut self, in_word: u32, now: Timestamp) {
+        let lease = &mut self.lease;
+        if lease.watched != u64::from(in_word) {
+            lease.watched = u64::from(in_word);
+            lease.moved_at = now;
+        }
+    }
+
+    /// The lease has died by itself, at the store too.
+    pub(crate) fn bury(&mut self, now: Timestamp) {
+        if now >= self.lease.deadline {
+            self.lease.counted = 0;
+            self.lease.balance = 0;
+        }
+    }
+
+    pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
+        now.since(self.lease.moved_at) >= IDLE_AFTER
+    }
+
+    pub(crate) fn is_ending(&self, now: Timestamp) -> bool {
+        self.lease.deadline.since(now) < RENEWED_BEFORE
+    }
+
+    /// Whether returning pays for a call: more than a token, or a hundredth of the capacity.
+    pub(crate) fn is_worth_returning(&self, held: u32) -> bool {
+        let capacity = self.plan().map_or(0, |plan| plan.limits.smallest_capacity());
+        held > 1 || self.lease.counted > 0 && self.lease.counted >= capacity / 100
+    }
+
+    pub(crate) fn turn(
+        &mut self,
+        cost: u64,
+        base: Duration,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Duration {
+        let binding = self.last.as_ref().and_then(|seen| seen.binding_limit(cost));
+        let (Some(limit), true) = (binding, around.extras.retry_queue) else { return base };
+        let part = self.part(around, now);
+        self.retry.promise(base, cost, limit, part, now)
+    }
+
+    /// This gateway's part of the plan.
+    fn part(&mut self, around: &Surroundings, now: Timestamp) -> PlanPart {
+        if around.extras.learned_share {
+            self.share.part(around.gateways, now)
+        } else {
+            PlanPart::of_one_in(around.gateways)
+        }
+    }
+
+    pub(crate) fn may_be_forgotten(&self, idle: Duration) -> bool {
+        let fill = self.plan().map_or(Duration::ZERO, |plan| {
+            let windows = plan.limits.iter().map(|limit| limit.window().unwrap_or(REMEMBERED_MAX));
+            windows.max().unwrap_or(Duration::ZERO)
+        });
+        let kept = if self.outage.is_remembered() {
+            REMEMBERED_MAX
+        } else {
+            fill.clamp(REMEMBERED_MIN, REMEMBERED_MAX)
+        };
+        idle >= kept && self.main.is_none() && self.beside.is_none() && !self.waiters.any_waiting()
+    }
+
+    pub(crate) fn decide_degraded(
+        &mut self,
+        contract: &Contract,
+        cost: u64,
+        around: &Surroundings,
+        reason: DegradedReason,
+        now: Timestamp,
+    ) -> Decision {
+        let decision = self.decide_unmetered(contract, cost, around, reason, now);
+        if decision.is_allowed() {
+            self.meter(contract, cost, around, now);
+        }
+        decision
+    }
+
+    /// Admitted, and no call will charge it.
+    pub(crate) fn meter(
+        &mut self,
+        contract: &Contract,
+        cost: u64,
+        around: &Surroundings,
+        now: Timestamp,
+    ) {
+        let part = self.part(around, now);
+        self.outage.admitted(contract, cost, part, now);
+    }
+
+    pub(crate) fn meter_newest(&mut self, cost: u64, around: &Surroundings, now: Timestamp) {
+        if let Some(contract) = self.contract {
+            self.meter(&contract, cost, around, now);
+        }
+    }
+
+    /// By policy, without charging it later: a call that may have charged it is out, or was lost.
+    pub(crate) fn decide_unmetered(
+        &mut self,
+        contract: &Contract,
+        cost: u64,
+        around: &Surroundings,
+        reason: DegradedReason,
+        now: Timestamp,
+    ) -> Decision {
+        let part = self.part(around, now);
+        let outcome = self.outage.decide(contract, cost, self.last.as_ref(), part, now);
+        let standing = self.last.as_ref().map(Seen::standing);
+        Decision { outcome, basis: Basis::Degraded(reason), standing }
+    }
+}
+
+/// Pause between polls of an empty bucket: a quarter of its fill time at most.
+fn poll_us(limits: &Limits, gateways: u32) -> u64 {
+    let pause = POLL_MIN_US.max(u64::from(gateways) * 1_000_000 / POLLS_PER_S_MAX);
+    let quarter = limits.iter().filter_map(|limit| limit.window()).min().map_or(u64::MAX, |fill| {
+        u64::try_from(fill.as_micros() / 4).unwrap_or(u64::MAX)
+    });
+    pause.min(quarter)
+}

@@ -1,0 +1,107 @@
+//! How fast a key's tokens are asked for at this gateway: decides how much is borrowed.
+//!
+//! Measured from one main call to the next, so the way of most requests counts nothing. It rises
+//! fourfold at most (a burst is no trend) and falls by half within a horizon.
+
+use std::time::Duration;
+
+use crate::time::Timestamp;
+
+/// Demand is looked ahead by so much; a fall is slowed within it.
+const HORIZON: Duration = Duration::from_millis(100);
+/// Two calls closer than this are taken as this far apart.
+const INTERVAL_MIN: Duration = Duration::from_millis(2);
+/// What the first rise may reach, in tokens per second.
+const START_MAX: u64 = 40;
+/// Below this many tokens per second nothing is borrowed.
+const BORROWING_MIN: u64 = 2;
+
+#[derive(Debug, Default)]
+pub(crate) struct Demand {
+    /// Asked for since the last main call, by requests that the lease did not pay.
+    asked: u64,
+    noted_at: Timestamp,
+    per_s: u64,
+}
+
+impl Demand {
+    /// A request came that the lease does not pay.
+    pub(crate) fn ask(&mut self, cost: u64) {
+        self.asked = self.asked.saturating_add(cost);
+    }
+
+    /// A main call goes out; `spent` tokens of the lease were spent since the last one.
+    pub(crate) fn note(&mut self, spent: u64, now: Timestamp) {
+        let tokens = std::mem::take(&mut self.asked).saturating_add(spent);
+        let since = now.since(self.noted_at);
+        let us = since.max(INTERVAL_MIN).as_micros();
+        let present = u64::try_from(u128::from(tokens) * 1_000_000 / us).unwrap_or(u64::MAX);
+        self.noted_at = now;
+        self.per_s = if present > self.per_s {
+            present.min(self.per_s.saturating_mul(4).max(START_MAX))
+        } else if since <= HORIZON {
+            present.max(self.per_s / 2)
+        } else {
+            present
+        };
+    }
+
+    /// What the store is told, in tokens per second; 0 borrows nothing.
+    pub(crate) fn lease_demand(&self) -> u64 {
+        if self.per_s < BORROWING_MIN { 0 } else { self.per_s }
+    }
+
+    /// Tokens that are spent while a call is out.
+    pub(crate) fn low_water(&self, round_trip: Duration) -> u64 {
+        let ahead = round_trip.saturating_mul(2).saturating_add(Duration::from_millis(1));
+        let tokens = u128::from(self.per_s) * ahead.as_micros() / 1_000_000;
+        u64::try_from(tokens).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_us(1_000_000_000 + ms * 1_000)
+    }
+
+    #[test]
+    fn a_rise_is_believed_fourfold_at_a_time() {
+        let mut demand = Demand::default();
+        demand.note(0, at(0));
+        for (ms, believed) in [(100, 40), (200, 160), (300, 640), (400, 1_000), (500, 1_000)] {
+            demand.note(100, at(ms));
+            assert_eq!(demand.lease_demand(), believed, "after {ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_fall_is_believed_by_half_within_a_horizon_and_wholly_after_it() {
+        let mut demand = Demand { per_s: 1_000, noted_at: at(0), asked: 0 };
+        demand.note(0, at(100));
+        assert_eq!(demand.lease_demand(), 500);
+        demand.note(1, at(300));
+        assert_eq!(demand.lease_demand(), 5);
+    }
+
+    #[test]
+    fn a_slow_key_borrows_nothing() {
+        let mut demand = Demand::default();
+        demand.note(0, at(0));
+        demand.ask(1);
+        demand.note(0, at(1_000));
+        assert_eq!(demand.lease_demand(), 0);
+        demand.ask(2);
+        demand.note(0, at(2_000));
+        assert_eq!(demand.lease_demand(), 2);
+    }
+
+    #[test]
+    fn calls_close_together_do_not_look_like_a_flood() {
+        let mut demand = Demand { per_s: 1_000, noted_at: at(0), asked: 0 };
+        demand.note(2, at(0));
+        assert_eq!(demand.lease_demand(), 1_000);
+    }
+}
