@@ -176,6 +176,8 @@ pub struct Told {
     pub sustained: Option<ToldLimit>,
     /// The one that will be empty first.
     pub tightest: ToldTightest,
+    /// When this refused caller's turn comes, behind others who were refused before it.
+    pub turn: Option<Duration>,
 }
 
 impl Told {

@@ -10,7 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::store::{BucketStore, StoreError};
-use limiter_core::{Clock, Contract, Cost, Limiter, Limits, PlanVersion, Reply, VersionSource};
+use limiter_core::{
+    Basis, Clock, Contract, Cost, Decision, Limiter, Limits, PlanVersion, Reply, TICK_EVERY,
+    VersionSource, Wait,
+};
 use wire::key::Pepper;
 use wire::plan::{PlanLimits, Scope};
 use wire::policy::ClientValue;
@@ -29,6 +32,9 @@ use crate::ticket::{Decided, Judged, Ticket};
 
 /// Idle limiter entries, and positive keys beyond their bound, are looked for this often.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
+
+/// Time for giving borrowed tokens back at the end.
+const LEASES_RETURN_MAX: Duration = Duration::from_secs(1);
 
 /// A background task of an edge: its name and what it does until the edge ends.
 pub type Background = (&'static str, Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -193,14 +199,36 @@ impl<S: BucketStore> Edge<S> {
             }
         };
         let contract = contract(&subject, &plan, limits, call);
-        let decision = self.limiter.decide(&contract, cost).await;
+        let mut decision = self.limiter.decide(&contract, cost).await;
         self.metrics.decided(&decision, phase);
         let verdict = enforce::verdict(phase, &decision, &limits, cost, contract.failure);
+        if phase == Phase::Enforce && decision.basis == Basis::Lease {
+            decision.standing = decision.standing.or_else(|| self.limiter.standing(&contract.key));
+        }
+        let turn = self.turn(&contract, cost, &decision, verdict);
         let judged = Judged::Decided(decision);
         let decided = decided(subject, call, cost, contract.plan.version, judged);
+        let decided = Decided { turn, ..decided };
         match verdict {
             Verdict::Forward => Admission::Forward(self.ticket(Some(decided))),
             Verdict::Refuse(refusal) => self.refused(refusal, Some(decided)),
+        }
+    }
+
+    /// Only who is really refused stands in the queue: shadow changes nothing for others.
+    fn turn(
+        &self,
+        contract: &Contract,
+        cost: Cost,
+        decision: &Decision,
+        verdict: Verdict,
+    ) -> Option<Duration> {
+        match (verdict, decision.basis) {
+            (
+                Verdict::Refuse(Refusal::Denied { wait: Wait::Until(base) }),
+                Basis::Store | Basis::Lease,
+            ) => Some(self.limiter.turn(contract, cost, base)),
+            (Verdict::Refuse(_) | Verdict::Forward, _) => None,
         }
     }
 
@@ -331,6 +359,8 @@ impl<S: BucketStore> Edge<S> {
     pub fn background(self: &Arc<Self>) -> Vec<Background> {
         let mut tasks: Vec<Background> = Vec::new();
         let edge = Arc::clone(self);
+        tasks.push(("edge leases", Box::pin(async move { edge.keep_leases().await })));
+        let edge = Arc::clone(self);
         tasks.push(("edge housekeeping", Box::pin(async move { edge.keep_house().await })));
         if let PolicySource::ControlPlane(plane) = &self.source {
             let lookups = lookup::run(Arc::clone(&self.keys), Arc::clone(plane), self.stopped());
@@ -357,6 +387,18 @@ impl<S: BucketStore> Edge<S> {
         self.feed.follow(plane, &target, self.stopped()).await;
     }
 
+    async fn keep_leases(&self) {
+        let mut stop = self.stopped();
+        let mut ticks = tokio::time::interval(TICK_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ended = stop.wait_for(|stopped| *stopped) => return,
+                _tick = ticks.tick() => self.limiter.tick(),
+            }
+        }
+    }
+
     async fn keep_house(&self) {
         let mut stop = self.stopped();
         let mut ticks = tokio::time::interval(HOUSEKEEPING_EVERY);
@@ -378,10 +420,13 @@ impl<S: BucketStore> Edge<S> {
         self.stop.subscribe()
     }
 
-    /// Ends the background tasks, cuts the last batch and sends what is not acknowledged yet, for
-    /// at most `within`. Whether everything was.
+    /// Ends the background tasks, gives borrowed tokens back, cuts the last batch and sends what is
+    /// not acknowledged yet, for at most `within`. Whether everything was.
     pub async fn finish(&self, within: Duration) -> bool {
         self.stop.send_replace(true);
+        let returning = LEASES_RETURN_MAX.min(within);
+        // What is not returned in time ends by itself.
+        let _returned = tokio::time::timeout(returning, self.limiter.drain()).await;
         match &self.outbox {
             Some(outbox) => outbox.finish(within).await,
             None => true,
@@ -415,6 +460,7 @@ fn decided(
         version,
         judged,
         refused: false,
+        turn: None,
         revision: subject.revision,
         record: subject.record,
     }

@@ -56,6 +56,8 @@ pub(crate) struct Decided {
     pub(crate) version: PlanVersion,
     pub(crate) judged: Judged,
     pub(crate) refused: bool,
+    /// When a refused caller's turn comes.
+    pub(crate) turn: Option<Duration>,
     /// Policy revision in force at the decision.
     pub(crate) revision: u64,
     /// Present while a rollout is active.
@@ -124,7 +126,10 @@ impl Ticket {
         let PlanLimits::Limited(limits) = decided.plan.as_ref()?.limits else { return None };
         match decided.rule.phase {
             Phase::Off | Phase::Shadow => None,
-            Phase::Enforce => Some(told(decision, decided.cost.get(), &limits)),
+            Phase::Enforce => {
+                let told = told(decision, decided.cost.get(), &limits);
+                Some(Told { turn: decided.turn, ..told })
+            }
         }
     }
 }
@@ -150,6 +155,7 @@ fn told(decision: &Decision, cost: u64, limits: &Limits) -> Told {
         burst: told_limit("burst", limits.burst),
         sustained: limits.sustained.map(|limit| told_limit("sustained", limit)),
         tightest: tightest(decision.outcome, standing, cost, &limits),
+        turn: None,
     }
 }
 

@@ -48,6 +48,13 @@ impl BucketStore for Store {
         }
     }
 
+    fn epoch(&self, key: &BucketKey) -> u64 {
+        match self {
+            Store::Memory(store) => store.epoch(key),
+            Store::Redis(store) => store.epoch(key),
+        }
+    }
+
     fn sweep(&self) {
         match self {
             Store::Memory(store) => store.sweep(),
@@ -62,6 +69,8 @@ impl BucketStore for Store {
 pub struct Parts<S> {
     /// Where buckets live.
     pub store: Arc<S>,
+    /// Whether hot keys borrow tokens; a store in this process is asked each time.
+    pub leases: bool,
     /// The gateway's clock.
     pub clock: Arc<dyn Clock>,
     /// Where the policy comes from.
@@ -91,7 +100,9 @@ pub async fn serve(config: Config, context: Context) -> Result<(), Failure> {
         context.tasks.spawn("store watch", watch);
     }
     let (source, evidence) = policy(&config.policy, clock.as_ref())?;
-    let parts = Parts { store: Arc::clone(&store), clock, source, evidence: Evidently(evidence) };
+    let leases = matches!(store.as_ref(), Store::Redis(_));
+    let evidence = Evidently(evidence);
+    let parts = Parts { store: Arc::clone(&store), leases, clock, source, evidence };
     let ended = serve_with(config, parts, context).await;
     if let Store::Redis(store) = store.as_ref() {
         store.shut_down().await;
@@ -167,7 +178,11 @@ pub async fn serve_with<S: BucketStore>(
     let limiter = Limiter::new(
         parts.store,
         Arc::clone(&parts.clock),
-        LimiterSettings { deadline: config.deadline },
+        LimiterSettings {
+            deadline: config.deadline,
+            leases: parts.leases,
+            ..LimiterSettings::default()
+        },
     );
     let (edge_metrics, metrics) = context.metrics.register(|registry| {
         (EdgeMetrics::register(registry), Arc::new(Metrics::register(registry, &config)))

@@ -202,7 +202,7 @@ fn set_denial_fields(headers: &mut HeaderMap, told: &Told, retry: Option<Duratio
     headers.insert(X_REMAINING, HeaderValue::from(tightest.remaining));
     if let Some(retry) = retry {
         headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds(retry)));
-        headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis(retry)));
+        headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis(told.turn.unwrap_or(retry))));
     }
 }
 
@@ -258,6 +258,7 @@ mod tests {
 
     fn told(remaining: u64) -> Told {
         Told {
+            turn: None,
             burst: ToldLimit { name: "burst", capacity: 10, window_s: Some(1) },
             sustained: Some(ToldLimit { name: "sustained", capacity: 50, window_s: None }),
             tightest: ToldTightest { name: "burst", remaining, reset_s: Some(1) },

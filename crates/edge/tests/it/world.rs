@@ -169,7 +169,11 @@ impl World {
 impl<S: BucketStore> World<S> {
     pub(crate) fn over(store: Arc<S>, setting: Setting, source: PolicySource) -> World<S> {
         let clock: Arc<dyn Clock> = setting.clock.clone();
-        let limits = LimiterSettings { deadline: setting.deadline };
+        let limits = LimiterSettings {
+            deadline: setting.deadline,
+            leases: false,
+            ..LimiterSettings::default()
+        };
         let limiter = Limiter::new(Arc::clone(&store), Arc::clone(&clock), limits);
         let settings = EdgeSettings {
             gateway: "gateway-1".to_owned(),

@@ -42,6 +42,7 @@ async fn six(phase: Phase) -> (Vec<String>, Vec<String>, Vec<TallyCell>) {
     let plan = json!({ "burst": { "capacity": 1, "refill": "1/d" } });
     let (plane, kept) = (Plane::new(&plan, phase), Arc::new(Kept::default()));
     let parts = Parts {
+        leases: false,
         store,
         clock: clock as Arc<dyn Clock>,
         source: PolicySource::ControlPlane(plane),
@@ -109,6 +110,7 @@ async fn before_any_policy_everybody_is_told_to_wait() {
     let text = file("unlimited = true", "", service.address);
     let (clock, store) = standing();
     let parts = Parts {
+        leases: false,
         store,
         clock: clock as Arc<dyn Clock>,
         source: PolicySource::ControlPlane(Arc::new(crate::support::plane::Away)),

@@ -89,7 +89,11 @@ impl Gateway {
         let config = parse(text);
         let PolicyChoice::File(file) = &config.policy else { panic!("a file policy is meant") };
         let source = PolicySource::File(file_policy(file, 7));
-        Gateway::with(config, Parts { store, clock, source, evidence: Evidently(None) }).await
+        Gateway::with(
+            config,
+            Parts { store, leases: false, clock, source, evidence: Evidently(None) },
+        )
+        .await
     }
 
     /// Over given parts.
