@@ -183,7 +183,7 @@ impl<S: BucketStore> Limiter<S> {
             return Decision { outcome, basis: Basis::Store, standing: None };
         }
         let now = shared.clock.now();
-        if let Some(decision) = self.spend(&contract.key, cost, now) {
+        if let Some(decision) = self.spend(contract, cost, now) {
             return decision;
         }
         let entry = shared.entry(&contract.key, now);
@@ -272,14 +272,14 @@ impl<S: BucketStore> Limiter<S> {
     }
 
     /// Pays from the lease, and asks for more when it runs low.
-    fn spend(&self, key: &BucketKey, cost: u64, now: Timestamp) -> Option<Decision> {
+    fn spend(&self, contract: &Contract, cost: u64, now: Timestamp) -> Option<Decision> {
         let entries = self.shared.entries.pin();
-        let entry = entries.get(key)?;
+        let entry = entries.get(&contract.key)?;
         entry.touch(now);
-        match entry.quick(cost, now) {
+        match entry.quick(contract, cost, now) {
             Quick::Allowed { decision, low } => {
                 if low && let Some(flight) = entry.prefetch(&self.shared.around(), now) {
-                    drop(self.launch(entry, *key, flight, now));
+                    drop(self.launch(entry, contract.key, flight, now));
                 }
                 Some(decision)
             }

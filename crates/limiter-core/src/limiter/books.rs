@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::Contract;
+use super::Witnessing;
 use super::demand::Demand;
 use super::entry::{Flight, Surroundings, Word, hedge_after};
 use super::outage::Outage;
@@ -11,7 +12,6 @@ use super::retry::RetryQueue;
 use super::seen::Seen;
 use super::share::LearnedShare;
 use super::waiters::Waiters;
-use super::Witnessing;
 use crate::call::{LeaseReport, Owed, PlanNumbers, Reply, Request, Witness};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
 use crate::degraded::PlanPart;
@@ -23,6 +23,11 @@ use crate::time::Timestamp;
 const IDLE_AFTER: Duration = Duration::from_millis(150);
 /// A lease in use is renewed so long before its end.
 const RENEWED_BEFORE: Duration = Duration::from_millis(150);
+/// A bucket smaller than this is asked each time: a tenth of it would be too few tokens to be worth
+/// hiding from the other gateways.
+const LEASED_CAPACITY_MIN: u64 = 40;
+/// A hedge asks for at most one part in so many of what the bucket held last.
+const HEDGED_PART: u64 = 20;
 /// Shortest pause between two polls of an empty bucket.
 const POLL_MIN_US: u64 = 10_000;
 /// All gateways together poll an empty bucket at most so often a second.
@@ -101,11 +106,27 @@ impl Books {
         self.lease.counted
     }
 
-    pub(crate) fn hear(&mut self, contract: &Contract) {
-        let newer = self.contract.is_none_or(|known| known.plan.version <= contract.plan.version);
-        if newer {
+    /// Keeps the newest contract; true if its plan is another one than before.
+    pub(crate) fn hear(&mut self, contract: &Contract) -> bool {
+        let version = contract.plan.version;
+        let known = self.contract.map(|known| known.plan.version);
+        if known.is_none_or(|known| known <= version) {
             self.contract = Some(*contract);
         }
+        known.is_none_or(|known| known < version)
+    }
+
+    /// Whether the store answered under an older plan than the one heard of here.
+    pub(crate) fn is_outdated(&self, reply: &Reply) -> bool {
+        self.plan().is_some_and(|plan| plan.version > reply.plan.version)
+    }
+
+    /// The whole lease was taken out of its word, to be given back.
+    pub(crate) fn take_back(&mut self, in_word: u32, valid: u32) {
+        let lease = &mut self.lease;
+        self.demand.ask(lease.balance.saturating_sub(u64::from(in_word)));
+        lease.balance = 0;
+        lease.returned += u64::from(valid);
     }
 
     pub(crate) fn is_out(&self, lane: Lane) -> bool {
@@ -199,7 +220,7 @@ impl Books {
             smallest_need: least.saturating_sub(held),
             ..Request::take(contract.plan, need, least)
         };
-        if around.leases {
+        if around.leases && contract.plan.limits.smallest_capacity() >= LEASED_CAPACITY_MIN {
             request.demand_per_s = self.demand.lease_demand();
         }
         if request.demand_per_s > 0 {
@@ -216,15 +237,11 @@ impl Books {
     pub(crate) fn return_all(
         &mut self,
         contract: &Contract,
-        word: Word,
         around: &Surroundings,
         now: Timestamp,
     ) -> Flight {
         let contract = self.newest(contract);
-        self.lease.returned += u64::from(word.held);
-        self.lease.balance = 0;
-        let mut request =
-            Request { reset: contract.reset, ..Request::take(contract.plan, 0, 0) };
+        let mut request = Request { reset: contract.reset, ..Request::take(contract.plan, 0, 0) };
         self.report(&mut request, 0, around);
         self.main = Some(Out { request, sent: now });
         Flight { lane: Lane::Main, request }
@@ -284,9 +301,16 @@ impl Books {
         self.unused_need > 0 || self.lease.returned > 0
     }
 
-    pub(crate) fn may_hedge(&self, around: &Surroundings, now: Timestamp) -> bool {
+    /// Whether the main call is slow, and asking for `need` once more could not deny others what
+    /// is only in flight.
+    pub(crate) fn may_hedge(&self, need: u64, around: &Surroundings, now: Timestamp) -> bool {
         let slow = hedge_after(around.round_trip);
-        self.beside.is_none() && self.main.is_some_and(|out| now.since(out.sent) >= slow)
+        let capacity = self.plan().map_or(0, |plan| plan.limits.smallest_capacity());
+        let available = self.last.as_ref().map_or(capacity, Seen::available);
+        need > 0
+            && need <= available / HEDGED_PART
+            && self.beside.is_none()
+            && self.main.is_some_and(|out| now.since(out.sent) >= slow)
     }
 
     /// A reply: remembers it, and notes what it says about the store.
@@ -345,12 +369,14 @@ impl Books {
         reason
     }
 
-    pub(crate) fn credited(&mut self, reply: &Reply, lent: u32, deadline: Timestamp) {
+    /// `kept` of the tokens lent are in the word; the others go back.
+    pub(crate) fn credited(&mut self, reply: &Reply, kept: u32, deadline: Timestamp) {
         let lease = &mut self.lease;
         if reply.lease_dead {
             lease.balance = 0;
         }
-        lease.balance += u64::from(lent);
+        lease.balance += u64::from(kept);
+        lease.returned += reply.lent.saturating_sub(u64::from(kept));
         lease.counted = reply.counted;
         lease.generation = reply.generation;
         lease.deadline = deadline;
@@ -485,8 +511,10 @@ impl Books {
 /// Pause between polls of an empty bucket: a quarter of its fill time at most.
 fn poll_us(limits: &Limits, gateways: u32) -> u64 {
     let pause = POLL_MIN_US.max(u64::from(gateways) * 1_000_000 / POLLS_PER_S_MAX);
-    let quarter = limits.iter().filter_map(|limit| limit.window()).min().map_or(u64::MAX, |fill| {
-        u64::try_from(fill.as_micros() / 4).unwrap_or(u64::MAX)
-    });
+    let quarter = limits
+        .iter()
+        .filter_map(|limit| limit.window())
+        .min()
+        .map_or(u64::MAX, |fill| u64::try_from(fill.as_micros() / 4).unwrap_or(u64::MAX));
     pause.min(quarter)
 }

@@ -80,10 +80,7 @@ pub(crate) struct Landing {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Quick {
     /// The lease paid; `low` asks for a prefetch.
-    Allowed {
-        decision: Decision,
-        low: bool,
-    },
+    Allowed { decision: Decision, low: bool },
     /// Ask under the lock.
     Ask,
 }
@@ -98,6 +95,8 @@ pub(crate) struct Entry {
     low_water: AtomicU32,
     /// No prefetch now: the main call is out, or the key is paced.
     busy: AtomicBool,
+    /// Newest plan version that was heard: a lease under an older plan goes back.
+    version: AtomicU64,
     /// Last use, in seconds of the limiter's clock; written at most once a second.
     used_at_s: AtomicU64,
     /// On the list of entries that the limiter looks after.
@@ -112,6 +111,7 @@ impl Entry {
             left_at_store: AtomicU64::new(0),
             low_water: AtomicU32::new(0),
             busy: AtomicBool::new(false),
+            version: AtomicU64::new(0),
             used_at_s: AtomicU64::new(now.us() / 1_000_000),
             listed: AtomicBool::new(false),
             books: Mutex::default(),
@@ -132,16 +132,20 @@ impl Entry {
     }
 
     /// The way of most requests: no lock, no call.
-    pub(crate) fn quick(&self, cost: u64, now: Timestamp) -> Quick {
-        let Ok(cost) = u32::try_from(cost) else { return Quick::Ask };
-        if cost == 0 {
+    pub(crate) fn quick(&self, contract: &Contract, cost: u64, now: Timestamp) -> Quick {
+        if contract.plan.version.0 > self.version.load(Ordering::Relaxed) || cost == 0 {
             return Quick::Ask;
         }
+        self.pay(cost, now)
+    }
+
+    fn pay(&self, cost: u64, now: Timestamp) -> Quick {
+        let Ok(cost) = u32::try_from(cost) else { return Quick::Ask };
         let Spent::Taken { left } = self.lease.spend(cost, Tick::of_us(now.us())) else {
             return Quick::Ask;
         };
-        let low = left <= self.low_water.load(Ordering::Relaxed)
-            && !self.busy.load(Ordering::Relaxed);
+        let low =
+            left <= self.low_water.load(Ordering::Relaxed) && !self.busy.load(Ordering::Relaxed);
         Quick::Allowed { decision: self.lent(left), low }
     }
 
@@ -154,8 +158,11 @@ impl Entry {
         now: Timestamp,
     ) -> Ask {
         let mut books = self.books.lock();
-        books.hear(contract);
-        if let Quick::Allowed { decision, .. } = self.quick(cost, now) {
+        if books.hear(contract) {
+            self.version.store(contract.plan.version.0, Ordering::Relaxed);
+            books.take_back(self.lease.tokens(), self.lease.take_all(Tick::of_us(now.us())));
+        }
+        if let Quick::Allowed { decision, .. } = self.quick(contract, cost, now) {
             return Ask::Decided(decision);
         }
         books.demand.ask(cost);
@@ -192,12 +199,12 @@ impl Entry {
     /// both are granted and only one needs goes back.
     pub(crate) fn hedge(&self, around: &Surroundings, now: Timestamp) -> Option<Flight> {
         let mut books = self.books.lock();
-        if !around.extras.hedge || !books.may_hedge(around, now) {
+        let (need, least) = books.waiters.wanted();
+        if !around.extras.hedge || !books.may_hedge(need, around, now) {
             return None;
         }
         books.waiters.send();
-        let (need, least) = books.waiters.unanswered();
-        (need > 0).then(|| books.beside(need, least, around, now)).flatten()
+        books.beside(need, least, around, now)
     }
 
     /// A call has ended. Returns the next one to make, if there is need.
@@ -388,10 +395,9 @@ impl Entry {
         around: &Surroundings,
         now: Timestamp,
     ) -> Flight {
-        let in_word = self.lease.tokens();
-        let back = self.lease.take_all(Tick::of_us(now.us()));
+        books.take_back(self.lease.tokens(), self.lease.take_all(Tick::of_us(now.us())));
         self.busy.store(true, Ordering::Relaxed);
-        books.return_all(contract, Word { in_word, held: back }, around, now)
+        books.return_all(contract, around, now)
     }
 
     fn credit(&self, books: &mut Books, seen: &Seen) {
@@ -402,8 +408,9 @@ impl Entry {
         let deadline = seen.sent.after(reply.valid);
         let lent = u32::try_from(reply.lent).unwrap_or(u32::MAX);
         if Tick::of_us(seen.received.us()).is_before(Tick::of_us(deadline.us())) {
-            self.lease.renew(lent, Tick::of_us(deadline.us()));
-            books.credited(reply, lent, deadline);
+            let kept = if books.is_outdated(reply) { 0 } else { lent };
+            self.lease.renew(kept, Tick::of_us(deadline.us()));
+            books.credited(reply, kept, deadline);
         } else {
             self.lease.take_all(Tick::of_us(seen.received.us()));
             books.forfeited(reply);
@@ -418,7 +425,8 @@ impl Entry {
         let mut granted = seen.reply.granted;
         let standing = Some(seen.standing());
         let other_is_out = books.is_out(Lane::Main) || books.is_out(Lane::Beside);
-        let covered = if asked || !other_is_out { books.waiters.take_sent() } else { Default::default() };
+        let covered =
+            if asked || !other_is_out { books.waiters.take_sent() } else { Default::default() };
         let queued = books.waiters.take_queue();
         for (waiter, was_sent) in
             covered.into_iter().map(|w| (w, true)).chain(queued.into_iter().map(|w| (w, false)))
@@ -429,14 +437,15 @@ impl Entry {
                 Claim::Passed => books.meter_newest(cost, around, now),
                 Claim::Left => {}
                 Claim::Waiting(_) if granted >= cost => {
-                    let remaining = seen.available() + (granted - cost);
+                    let held = u64::from(self.lease.held(tick));
+                    let remaining = seen.available() + (granted - cost) + held;
                     let outcome = Outcome::Allowed { remaining };
                     if waiter.answer(Ok(Decision { outcome, basis: Basis::Store, standing })) {
                         granted -= cost;
                     }
                 }
                 Claim::Waiting(_) => {
-                    if let Quick::Allowed { mut decision, .. } = self.quick(cost, now) {
+                    if let Quick::Allowed { mut decision, .. } = self.pay(cost, now) {
                         decision.standing = standing;
                         books.spent_by_waiter(cost);
                         waiter.answer(Ok(decision));

@@ -38,9 +38,8 @@ impl OutageMeter {
     /// Whole tokens to be charged.
     pub(crate) fn height(&mut self, now: Timestamp) -> Owed {
         self.leak(now);
-        let [burst, sustained] = self.heights.map(|height| {
-            u64::try_from(height / UNIT).unwrap_or(u64::MAX)
-        });
+        let [burst, sustained] =
+            self.heights.map(|height| u64::try_from(height / UNIT).unwrap_or(u64::MAX));
         Owed { burst, sustained }
     }
 

@@ -78,9 +78,8 @@ mod tests {
     #[test]
     fn callers_at_one_instant_have_turns_a_token_apart() {
         let mut queue = RetryQueue::default();
-        let mut promise = |cost| {
-            queue.promise(ms(40), cost, plan("10/s"), PlanPart::of_one_in(2), at(0))
-        };
+        let mut promise =
+            |cost| queue.promise(ms(40), cost, plan("10/s"), PlanPart::of_one_in(2), at(0));
         assert_eq!([promise(1), promise(1), promise(3)], [ms(40), ms(240), ms(840)]);
     }
 

@@ -528,13 +528,21 @@ async fn a_lease_outlives_a_store_that_dies_until_its_deadline_and_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_call_is_asked_again_and_what_both_grant_is_charged_once() {
-    let world = World::leasing(10, "1/1000s", FailurePolicy::CLOSED);
+    let world = World::leasing(100, "1/1000s", FailurePolicy::CLOSED);
     world.acts(&[Act::AnswerOnPermit, Act::Answer]);
     assert!(world.take(1).await.is_allowed());
     assert_eq!(world.calls(), 2);
     world.store.permits.add_permits(1);
     settle().await;
-    assert_eq!(world.stored_tokens().await, 9);
+    assert_eq!(world.stored_tokens().await, 99);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_is_nearly_empty_is_not_asked_twice() {
+    let world = World::leasing(10, "1/1000s", FailurePolicy::CLOSED);
+    world.acts(&[Act::AnswerOnPermit, Act::Answer]);
+    assert_eq!(world.take(1).await.basis, Basis::Degraded(DegradedReason::Deadline));
+    assert_eq!(world.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -577,4 +585,17 @@ async fn refused_callers_get_turns_and_a_caller_alone_the_time_of_its_token() {
     let base = Duration::from_millis(100);
     let turn = || world.limiter.turn(&world.contract, cost, base);
     assert_eq!([turn(), turn(), turn()], [base, 2 * base, 3 * base]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_plan_ends_a_lease_of_the_older_one_at_once() {
+    let mut world = World::leasing(1_000, "1000/s", FailurePolicy::CLOSED);
+    load(&world, 900, 1_000).await;
+    let tiny = Limit::new(Capacity::new(10).unwrap(), "1/1000s".parse().unwrap()).unwrap();
+    world.contract.plan = PlanNumbers { version: PlanVersion(4), limits: Limits::burst_only(tiny) };
+    let mut allowed = 0;
+    for _ in 0..100 {
+        allowed += u64::from(world.take(1).await.is_allowed());
+    }
+    assert_eq!(allowed, 10);
 }

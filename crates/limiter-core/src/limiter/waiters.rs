@@ -76,9 +76,9 @@ impl Waiters {
         (sum, if sum == 0 { 0 } else { least })
     }
 
-    /// Sum and least of the costs of all who still wait for a call that is out.
-    pub(crate) fn unanswered(&self) -> (u64, u64) {
-        let waiting = || self.sent.iter().filter(|waiter| waiter.is_waiting());
+    /// Sum and least of the costs of all who still wait, in either line.
+    pub(crate) fn wanted(&self) -> (u64, u64) {
+        let waiting = || self.queue.iter().chain(&self.sent).filter(|waiter| waiter.is_waiting());
         let least = waiting().map(|waiter| waiter.cost).min().unwrap_or(0);
         (waiting().map(|waiter| waiter.cost).sum(), least)
     }
