@@ -1,7 +1,8 @@
 //! Faults that users of other limiters met, restated for this one. The list is in `tests/CASES.md`;
-//! here are the cases that are a matter of arithmetic and of the script. Each runs on both stores,
-//! at times that the test tells, unless it says otherwise.
+//! here are the cases that are a matter of arithmetic and of the script. Each runs on every store, at
+//! times that the test tells, unless it says otherwise.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,33 +15,82 @@ use limiter_core::{
     Reply, Request, ScopeId, Timestamp, VersionSource, Wait,
 };
 
-use crate::server::{Server, until};
+use test_servers::{Cluster, SentinelSet, Server};
+
+use crate::server::until;
 
 const START_US: u64 = 1_800_000_000_000_000;
 
-/// A store at a told time.
-enum Bed {
+/// The stores of a test: this process, and real servers alone, under Sentinels and in a Cluster.
+struct Stores {
+    single: Server,
+    sentinels: SentinelSet,
+    cluster: Cluster,
+    beds: Cell<usize>,
+}
+
+/// One store at a told time, with a bucket of its own.
+struct Bed {
+    store: Store,
+    key: BucketKey,
+}
+
+enum Store {
     Embedded { store: Box<MemoryStore>, clock: Arc<ManualClock> },
-    Redis { redis: TimedRedis, _server: Server },
+    Redis { redis: TimedRedis, admin: redis::Connection },
+}
+
+impl Stores {
+    fn start() -> Stores {
+        Stores {
+            single: Server::start().unwrap(),
+            sentinels: SentinelSet::start(1).unwrap(),
+            cluster: Cluster::start().unwrap(),
+            beds: Cell::new(0),
+        }
+    }
+
+    /// Every store, with buckets that nobody has used.
+    fn beds(&self) -> Vec<Bed> {
+        self.beds.set(self.beds.get() + 1);
+        let client = format!("client-{}", self.beds.get());
+        let key = BucketKey::new(VersionSource::ControlPlane, ScopeId::Client(&client));
+        let clock = Arc::new(ManualClock::default());
+        let store = Box::new(MemoryStore::new(clock.clone()));
+        let slot = self.cluster.slot(&key.to_string()).unwrap();
+        let servers = [
+            &self.single,
+            self.sentinels.server(self.sentinels.primary().unwrap()),
+            self.cluster.node(self.cluster.owner(slot).unwrap()),
+        ];
+        let redis = servers.into_iter().map(|server| Store::Redis {
+            redis: TimedRedis::new(server.connection().unwrap(), &Script::as_shipped()).unwrap(),
+            admin: server.connection().unwrap(),
+        });
+        std::iter::once(Store::Embedded { store, clock })
+            .chain(redis)
+            .map(|store| Bed { store, key })
+            .collect()
+    }
 }
 
 impl Bed {
-    fn both() -> [Bed; 2] {
-        let clock = Arc::new(ManualClock::default());
-        let store = Box::new(MemoryStore::new(clock.clone()));
-        let server = Server::start();
-        let redis = TimedRedis::new(server.connection(), &Script::as_shipped()).unwrap();
-        [Bed::Embedded { store, clock }, Bed::Redis { redis, _server: server }]
-    }
-
     async fn call(&mut self, request: Request, at_us: u64) -> Reply {
         let now = Timestamp::from_us(START_US + at_us);
-        match self {
-            Bed::Embedded { store, clock } => {
+        match &mut self.store {
+            Store::Embedded { store, clock } => {
                 clock.set(now);
-                store.call(&key(), &request).await.unwrap()
+                store.call(&self.key, &request).await.unwrap()
             }
-            Bed::Redis { redis, .. } => redis.call(&key(), &request, now).unwrap(),
+            Store::Redis { redis, .. } => redis.call(&self.key, &request, now).unwrap(),
+        }
+    }
+
+    /// How long Redis keeps the bucket; nothing where it is not in Redis.
+    fn lifetime_ms(&mut self) -> Option<i64> {
+        match &mut self.store {
+            Store::Embedded { .. } => None,
+            Store::Redis { redis, .. } => Some(redis.lifetime_ms(&self.key).unwrap()),
         }
     }
 
@@ -57,10 +107,6 @@ impl Bed {
         }
         granted
     }
-}
-
-fn key() -> BucketKey {
-    BucketKey::new(VersionSource::ControlPlane, ScopeId::Client("acme"))
 }
 
 fn limit(capacity: u64, rate: &str) -> Limit {
@@ -88,7 +134,8 @@ const S: u64 = 1_000_000;
 
 #[tokio::test]
 async fn c01_waits_below_a_second_are_not_shown_as_zero_and_no_step_is_lost_to_rounding() {
-    for mut bed in Bed::both() {
+    let stores = Stores::start();
+    for mut bed in stores.beds() {
         let ten = plan(2, 10, "10/s");
         assert_eq!(bed.burst(ten, 10, 0).await, 10);
         let denied = bed.take(ten, 1, 0).await;
@@ -96,7 +143,7 @@ async fn c01_waits_below_a_second_are_not_shown_as_zero_and_no_step_is_lost_to_r
         assert_eq!(denied.wait(1), Wait::Until(Duration::from_millis(100)));
         assert_eq!(retry_after(&denied, 1), Some(1));
     }
-    for mut bed in Bed::both() {
+    for mut bed in stores.beds() {
         let slow = plan(2, 1, "1/10s");
         assert_eq!(bed.take(slow, 1, 0).await.granted, 1);
         for second in 1..10 {
@@ -112,7 +159,8 @@ async fn c01_waits_below_a_second_are_not_shown_as_zero_and_no_step_is_lost_to_r
 
 #[tokio::test]
 async fn c02_rates_above_one_per_millisecond_are_exact() {
-    for mut bed in Bed::both() {
+    let stores = Stores::start();
+    for mut bed in stores.beds() {
         let fast = plan(2, 20, "1500/s");
         assert_eq!(bed.burst(fast, 21, 0).await, 20);
         let peek = bed.call(Request::peek(fast), 0).await;
@@ -124,6 +172,7 @@ async fn c02_rates_above_one_per_millisecond_are_exact() {
 
 #[tokio::test]
 async fn c03_the_largest_numbers_pass_the_store_exactly_and_larger_ones_are_refused() {
+    let stores = Stores::start();
     for tokens in [1_000_000_000_000_000, 123_456_789_012_345, 1_000_000_000_001] {
         let refused = Capacity::new(tokens).unwrap_err();
         assert_eq!(refused.code(), "capacity_out_of_range");
@@ -134,7 +183,7 @@ async fn c03_the_largest_numbers_pass_the_store_exactly_and_larger_ones_are_refu
         assert_eq!(refused.code(), "refill_out_of_range");
         assert!(refused.to_string().contains("1000000000 per second"), "{refused}");
     }
-    for mut bed in Bed::both() {
+    for mut bed in stores.beds() {
         for (capacity, rate) in
             [(1_000_000_000_000, "1000000000/s"), (123_456_789_012, "1000000000/s")]
         {
@@ -152,47 +201,55 @@ async fn c03_the_largest_numbers_pass_the_store_exactly_and_larger_ones_are_refu
 
 #[tokio::test]
 async fn c04_a_bucket_lives_until_it_is_full_and_little_longer() {
-    let server = Server::start();
-    let mut redis = TimedRedis::new(server.connection(), &Script::as_shipped()).unwrap();
-    let now = Timestamp::from_us(START_US);
-    let take = Request::take(plan(2, 1, "3/s"), 1, 1);
-    assert_eq!(redis.call(&key(), &take, now).unwrap().granted, 1);
-    let after_a_grant = redis.lifetime_ms(&key()).unwrap();
-    assert!((334..=2_000).contains(&after_a_grant), "{after_a_grant} ms");
-    assert_eq!(redis.call(&key(), &take, now).unwrap().granted, 0, "in the same microsecond");
-    let after_a_denial = redis.lifetime_ms(&key()).unwrap();
-    assert!((334..=2_000).contains(&after_a_denial), "{after_a_denial} ms");
-
-    let admin = std::cell::RefCell::new(server.connection());
-    until("no key is left", || {
-        let keys: i64 = redis::cmd("DBSIZE").query(&mut *admin.borrow_mut()).unwrap();
-        keys == 0
-    })
-    .await;
+    let stores = Stores::start();
+    for mut bed in stores.beds() {
+        let third = plan(2, 1, "3/s");
+        assert_eq!(bed.take(third, 1, 0).await.granted, 1);
+        let after_a_grant = bed.lifetime_ms();
+        assert!(after_a_grant.is_none_or(|ms| (334..=2_000).contains(&ms)), "{after_a_grant:?}");
+        assert_eq!(bed.take(third, 1, 0).await.granted, 0, "in the same microsecond");
+        let after_a_denial = bed.lifetime_ms();
+        assert!(after_a_denial.is_none_or(|ms| (334..=2_000).contains(&ms)), "{after_a_denial:?}");
+        match bed.store {
+            Store::Embedded { store, clock } => {
+                clock.set(Timestamp::from_us(START_US + 5 * S));
+                store.sweep();
+                assert!(store.is_empty());
+            }
+            Store::Redis { admin, .. } => {
+                let admin = std::cell::RefCell::new(admin);
+                until("no key is left", || {
+                    let keys: i64 = redis::cmd("DBSIZE").query(&mut *admin.borrow_mut()).unwrap();
+                    keys == 0
+                })
+                .await;
+            }
+        }
+    }
 }
 
 #[tokio::test]
 async fn c05_a_denial_takes_nothing_and_what_can_never_fit_is_never_promised() {
-    for mut bed in Bed::both() {
+    let stores = Stores::start();
+    for mut bed in stores.beds() {
         let ten = plan(2, 10, "1/s");
         assert_eq!(bed.take(ten, 8, 0).await.granted, 8);
         let denied = bed.take(ten, 5, 0).await;
         assert_eq!((denied.granted, denied.levels.burst.tokens), (0, 2));
         assert_eq!(retry_after(&denied, 5), Some(3));
-        if let Bed::Redis { redis, .. } = &mut bed {
-            let lifetime = redis.lifetime_ms(&key()).unwrap();
+        if let Some(lifetime) = bed.lifetime_ms() {
             assert!((8_000..=12_000).contains(&lifetime), "{lifetime} ms");
         }
         assert_eq!(bed.take(ten, 2, 0).await.granted, 2, "the two are still there");
     }
-    for mut bed in Bed::both() {
+    for mut bed in stores.beds() {
         let ten = plan(2, 10, "1/s");
         let never = bed.take(ten, 11, 0).await;
         assert_eq!((never.granted, never.wait(11)), (0, Wait::Never));
         assert_eq!(never.levels.burst.tokens, 10);
         assert_eq!(bed.take(ten, 10, 0).await.levels.burst.tokens, 0);
     }
-    for mut bed in Bed::both() {
+    for mut bed in stores.beds() {
         let daily = plan(2, 1, "1/d");
         let never = bed.take(daily, 200_000_000, 0).await;
         assert_eq!((never.granted, never.wait(200_000_000)), (0, Wait::Never));
@@ -204,7 +261,8 @@ async fn c05_a_denial_takes_nothing_and_what_can_never_fit_is_never_promised() {
 
 #[tokio::test]
 async fn c06_a_cut_plan_rules_at_once_and_neither_strands_nor_sinks_the_bucket() {
-    for mut bed in Bed::both() {
+    let stores = Stores::start();
+    for mut bed in stores.beds() {
         assert_eq!(bed.take(plan(2, 1_000, "1/s"), 100, 0).await.levels.burst.tokens, 900);
         let cut = plan(4, 10, "1/s");
         assert_eq!(bed.call(Request::peek(cut), 0).await.levels.burst.tokens, 10);
@@ -217,8 +275,11 @@ async fn c06_a_cut_plan_rules_at_once_and_neither_strands_nor_sinks_the_bucket()
         assert_eq!((old.granted, old.plan), (0, cut), "an older plan does not come back");
     }
     // Whether or not anybody asks between the change and the end of the second.
-    for (mut bed, asked) in
-        Bed::both().into_iter().zip([true, false]).chain(Bed::both().into_iter().zip([false, true]))
+    for (mut bed, asked) in stores
+        .beds()
+        .into_iter()
+        .map(|bed| (bed, true))
+        .chain(stores.beds().into_iter().map(|bed| (bed, false)))
     {
         assert_eq!(bed.take(plan(2, 1_000, "1000/s"), 1_000, 0).await.granted, 1_000);
         let cut = plan(4, 10, "10/s");
@@ -236,10 +297,11 @@ async fn c06_a_cut_plan_rules_at_once_and_neither_strands_nor_sinks_the_bucket()
 
 #[tokio::test]
 async fn c07_a_request_that_one_bucket_refuses_takes_from_neither() {
+    let stores = Stores::start();
     let sustained = Some(limit(10, "10/3600s"));
     let limits = Limits { burst: limit(2, "2/s"), sustained };
     let both = PlanNumbers { version: PlanVersion(2), limits };
-    for mut bed in Bed::both() {
+    for mut bed in stores.beds() {
         assert_eq!(bed.burst(both, 2, 0).await, 2);
         for _ in 0..8 {
             let denied = bed.take(both, 1, 0).await;
@@ -262,6 +324,7 @@ async fn c07_a_request_that_one_bucket_refuses_takes_from_neither() {
 
 #[tokio::test]
 async fn c08_nothing_is_a_number_of_its_own_and_never_means_without_limit() {
+    let stores = Stores::start();
     let refused: [(&str, Result<Limit, LimitError>); 3] = [
         ("capacity 0", Capacity::new(0).and_then(|c| Limit::new(c, "1/s".parse()?))),
         ("capacity 0, rate 0", Capacity::new(0).and_then(|c| Limit::new(c, "0".parse()?))),
@@ -270,13 +333,12 @@ async fn c08_nothing_is_a_number_of_its_own_and_never_means_without_limit() {
     for (what, limit) in refused {
         assert!(limit.is_err(), "{what}");
     }
-    for mut bed in Bed::both() {
+    for mut bed in stores.beds() {
         let allowance = plan(2, 5, "0");
         assert_eq!(bed.burst(allowance, 7, 0).await, 5);
         let denied = bed.take(allowance, 1, 3_600 * S).await;
         assert_eq!((denied.granted, denied.wait(1)), (0, Wait::Never));
-        if let Bed::Redis { redis, .. } = &mut bed {
-            let lifetime = redis.lifetime_ms(&key()).unwrap();
+        if let Some(lifetime) = bed.lifetime_ms() {
             assert!(lifetime > 30 * 86_400_000, "{lifetime} ms: it must not live for ever");
             assert!(lifetime <= 32 * 86_400_000, "{lifetime} ms");
         }
@@ -307,8 +369,9 @@ fn c09_a_bucket_is_named_by_no_byte_of_an_identity() {
 
 #[tokio::test]
 async fn c17_a_store_clock_that_runs_back_refills_no_second_twice() {
+    let stores = Stores::start();
     for back_us in [1, MS, S, 2 * S] {
-        for mut bed in Bed::both() {
+        for mut bed in stores.beds() {
             let fast = plan(2, 150, "150/s");
             let now = 10 * S;
             assert_eq!(bed.take(fast, 150, now).await.granted, 150);
@@ -320,7 +383,8 @@ async fn c17_a_store_clock_that_runs_back_refills_no_second_twice() {
 
 #[tokio::test]
 async fn denied_attempts_change_nothing_when_the_limit_is_raised_later() {
-    for mut bed in Bed::both() {
+    let stores = Stores::start();
+    for mut bed in stores.beds() {
         let small = plan(2, 5, "1/h");
         assert_eq!(bed.burst(small, 45, 0).await, 5);
         assert_eq!(bed.burst(plan(4, 8, "1/h"), 10, 0).await, 3);
@@ -330,8 +394,9 @@ async fn denied_attempts_change_nothing_when_the_limit_is_raised_later() {
 /// Nothing here reads a calendar: the clocks of Europe go forward in the middle of this day.
 #[tokio::test]
 async fn a_day_has_86_400_seconds_wherever_and_whenever() {
+    let stores = Stores::start();
     const BEFORE_THE_CHANGE: u64 = 6_195_600 - 3_600;
-    for mut bed in Bed::both() {
+    for mut bed in stores.beds() {
         let daily = plan(2, 10, "10/d");
         let start = BEFORE_THE_CHANGE * S;
         assert_eq!(bed.burst(daily, 11, start).await, 10);
@@ -345,13 +410,12 @@ async fn a_day_has_86_400_seconds_wherever_and_whenever() {
 
 #[tokio::test]
 async fn a_slower_plan_prolongs_the_life_of_the_bucket_it_finds() {
-    for mut bed in Bed::both() {
+    let stores = Stores::start();
+    for mut bed in stores.beds() {
         assert_eq!(bed.burst(plan(2, 10, "10/s"), 10, 0).await, 10);
         let slow = plan(4, 10, "1/100s");
         assert_eq!(bed.take(slow, 1, 0).await.granted, 0);
-        if let Bed::Redis { redis, .. } = &mut bed {
-            assert!(redis.lifetime_ms(&key()).unwrap() > 900_000);
-        }
+        assert!(bed.lifetime_ms().is_none_or(|lifetime| lifetime > 900_000));
         assert!(bed.burst(slow, 10, 5 * S).await <= 1);
     }
 }

@@ -12,7 +12,10 @@ use crate::store::redis::script;
 pub const BRANCHES: usize = 44;
 
 const CLOCK_LINE: &str = "local time = redis.call('TIME') --=clock";
-const CLOCK_GIVEN: &str = "local time = { KEYS[2], KEYS[3] }";
+/// The time comes as names of keys, since arguments have their places: digits, then the bucket's
+/// hash tag, so that a Cluster finds them in one slot.
+const CLOCK_GIVEN: &str =
+    "local time = { string.match(KEYS[2], '^%d+'), string.match(KEYS[3], '^%d+') }";
 const END_LINE: &str = "return reply --=end";
 const SHEBANG: &str = "#!lua\n";
 

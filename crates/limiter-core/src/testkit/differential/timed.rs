@@ -39,7 +39,9 @@ impl TimedRedis {
     ) -> RedisResult<Reply> {
         let (seconds, us) = (now.us() / 1_000_000, now.us() % 1_000_000);
         let mut call = redis::cmd("EVALSHA");
-        call.arg(&self.digest).arg(3).arg(key.to_string()).arg(seconds).arg(us);
+        let name = key.to_string();
+        let told = |number: u64| format!("{number}{name}");
+        call.arg(&self.digest).arg(3).arg(&name).arg(told(seconds)).arg(told(us));
         for number in command::arguments(request) {
             call.arg(number);
         }
