@@ -12,17 +12,20 @@
 
 mod books; // what a key's entry keeps
 mod demand; // how fast tokens are asked for
+mod digest_hash; // keys are hashes
 mod entry; // one key, without I/O
+mod flight; // what an entry is asked and answers
+mod lease_book; // what the store counts as ours
 mod meter; // what was admitted without the store
 mod outage; // decisions without the store
 mod punctual; // how fast the store answers
 mod retry; // whose turn comes when
 mod seen; // the last reply
+mod settings; // what it is given
 mod share; // this gateway's part of a plan
 mod waiters; // who waits
 
 use std::future::{Future, poll_fn};
-use std::hash::{BuildHasher, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,97 +36,25 @@ use papaya::HashMap;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::call::{PlanNumbers, PlanVersion, Reply, Request};
+use crate::call::{Reply, Request};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Standing, Wait};
-use crate::degraded::FailurePolicy;
 use crate::key::BucketKey;
 use crate::store::{BucketStore, StoreError};
 use crate::time::{Clock, Timestamp};
 use crate::units::Cost;
 
-use self::books::Lane;
-use self::entry::{Ask, Care, Entry, Flight, Landing, Quick, Surroundings};
+use self::digest_hash::DigestHash;
+use self::entry::Entry;
+use self::flight::{Ask, Care, Flight, Landing, Lane, Quick, Settled, Surroundings};
 use self::punctual::Punctuality;
 use self::waiters::Waiting;
+
+pub use self::settings::{Contract, Extras, LimiterSettings, Witnessing};
 
 /// How often [`Limiter::tick`] has to be called: leases are renewed and returned by it.
 pub const TICK_EVERY: Duration = Duration::from_millis(50);
 /// Calls out at a time while leases are given back at the end.
 const DRAIN_CALLS_MAX: usize = 256;
-
-/// What a client may do: which bucket, under which numbers, and what without a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contract {
-    /// The bucket pair.
-    pub key: BucketKey,
-    /// The plan's numbers.
-    pub plan: PlanNumbers,
-    /// Plan version of the key's last reset; 0 if there was none.
-    pub reset: PlanVersion,
-    /// What is admitted without a store.
-    pub failure: FailurePolicy,
-}
-
-/// How a limiter works.
-#[derive(Debug, Clone, Copy)]
-pub struct LimiterSettings {
-    /// A waiting request is decided after this long at the latest.
-    pub deadline: Duration,
-    /// Whether hot keys borrow tokens; without, every admission is a call. A store in this process
-    /// is better asked each time.
-    pub leases: bool,
-    /// What is done beside the leases.
-    pub extras: Extras,
-}
-
-impl Default for LimiterSettings {
-    fn default() -> LimiterSettings {
-        LimiterSettings {
-            deadline: Duration::from_millis(5),
-            leases: true,
-            extras: Extras::default(),
-        }
-    }
-}
-
-/// Mechanisms beside the leases, each behind a switch so that its worth can be measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
-pub struct Extras {
-    /// A slow call is asked once more on another connection.
-    pub hedge: bool,
-    /// When the store is told what this limiter remembers.
-    pub witness: Witnessing,
-    /// Whether admissions of an outage are charged when the store is back.
-    pub meters: bool,
-    /// Whether this gateway's part of a plan follows its part of the traffic.
-    pub learned_share: bool,
-    /// Whether refused callers are told different times to come back.
-    pub retry_queue: bool,
-}
-
-impl Default for Extras {
-    fn default() -> Extras {
-        Extras {
-            hedge: true,
-            witness: Witnessing::OnSuspicion,
-            meters: true,
-            learned_share: false,
-            retry_queue: true,
-        }
-    }
-}
-
-/// When a limiter testifies to the store's last known state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Witnessing {
-    /// Never.
-    Off,
-    /// After a reply that cannot follow from the one before.
-    OnSuspicion,
-    /// With every call.
-    Always,
-}
 
 /// Decides, over one store. Cheap to clone; all clones are one limiter.
 #[derive(Debug)]
@@ -222,18 +153,14 @@ impl<S: BucketStore> Limiter<S> {
         let mut leased = std::mem::take(&mut *shared.leased.lock());
         leased.retain(|(key, entry)| {
             let now = shared.clock.now();
+            // First off the list, so that a lease that comes meanwhile is put on it again.
+            entry.unlist();
             match entry.tick(&around, now) {
-                Care::Watch => true,
-                Care::Fly(flight) => {
-                    drop(self.launch(entry, *key, flight, now));
-                    true
-                }
-                Care::Rest => {
-                    entry.unlist();
-                    // A lease that came between the two lines is listed again by its landing.
-                    false
-                }
+                Care::Rest => return false,
+                Care::Watch => {}
+                Care::Fly(flight) => drop(self.launch(entry, *key, flight, now)),
             }
+            entry.list()
         });
         shared.leased.lock().append(&mut leased);
     }
@@ -251,19 +178,25 @@ impl<S: BucketStore> Limiter<S> {
     pub async fn drain(&self) {
         let shared = &self.shared;
         shared.draining.store(true, Ordering::Relaxed);
-        let leased = std::mem::take(&mut *shared.leased.lock());
         let mut calls = Vec::new();
-        for (key, entry) in leased {
-            entry.unlist();
-            let now = shared.clock.now();
-            if let Some(flight) = entry.settle(&shared.around(), now) {
-                calls.push(self.launch(&entry, key, flight, now));
+        // A call that was out at the first look may bring one more lease.
+        for _look in 0..2 {
+            let leased = std::mem::take(&mut *shared.leased.lock());
+            for (key, entry) in leased {
+                entry.unlist();
+                let now = shared.clock.now();
+                match entry.settle(&shared.around(), now) {
+                    Settled::Nothing => {}
+                    Settled::Later => shared.watch(key, &entry),
+                    Settled::Fly(flight) => calls.push(self.launch(&entry, key, flight, now)),
+                }
+                if calls.len() >= DRAIN_CALLS_MAX {
+                    ended(&mut calls).await;
+                }
             }
-            if calls.len() >= DRAIN_CALLS_MAX {
-                ended(&mut calls).await;
-            }
+            ended(&mut calls).await;
+            tokio::time::sleep(shared.punctuality.round_trip()).await;
         }
-        ended(&mut calls).await;
     }
 
     /// Keys remembered now.
@@ -391,7 +324,7 @@ impl<S: BucketStore> Shared<S> {
     }
 
     fn hedge_after(&self) -> Duration {
-        entry::hedge_after(self.punctuality.round_trip())
+        flight::hedge_after(self.punctuality.round_trip())
     }
 
     fn call(&self, key: BucketKey, request: Request) -> StoreCall {
@@ -414,10 +347,17 @@ impl<S: BucketStore> Shared<S> {
         let epoch = self.store.epoch(&key);
         let landing = Landing { lane, sent, received, epoch, result };
         let next = entry.land(landing, &self.around());
+        if entry.has_lease() {
+            self.watch(key, entry);
+        }
+        next
+    }
+
+    /// Puts an entry on the list of those to look after, once.
+    fn watch(&self, key: BucketKey, entry: &Arc<Entry>) {
         if entry.list() {
             self.leased.lock().push((key, Arc::clone(entry)));
         }
-        next
     }
 
     /// Ends the call, and makes the next ones while requests wait or something must be told.
@@ -468,34 +408,6 @@ impl Drop for Grounded {
         if let Some(entry) = self.entry.take() {
             entry.crash(self.lane);
         }
-    }
-}
-
-/// Keys are digests already: eight of their bytes are as good as any hash of them.
-#[derive(Debug, Clone, Copy, Default)]
-struct DigestHash;
-
-impl BuildHasher for DigestHash {
-    type Hasher = DigestHasher;
-
-    fn build_hasher(&self) -> DigestHasher {
-        DigestHasher(0)
-    }
-}
-
-struct DigestHasher(u64);
-
-impl Hasher for DigestHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(first) = bytes.first_chunk() {
-            self.0 = u64::from_ne_bytes(*first);
-        }
-    }
-
-    fn write_usize(&mut self, _length: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

@@ -6,23 +6,20 @@ use std::time::Duration;
 use super::Contract;
 use super::Witnessing;
 use super::demand::Demand;
-use super::entry::{Flight, Surroundings, Word, hedge_after};
+use super::flight::{Flight, Lane, Surroundings, Word, hedge_after};
+use super::lease_book::LeaseBook;
 use super::outage::Outage;
 use super::retry::RetryQueue;
 use super::seen::Seen;
 use super::share::LearnedShare;
 use super::waiters::Waiters;
-use crate::call::{LeaseReport, Owed, PlanNumbers, Reply, Request, Witness};
+use crate::call::{Owed, PlanNumbers, Reply, Request, Witness};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
 use crate::degraded::PlanPart;
 use crate::limit::Limits;
 use crate::store::StoreError;
 use crate::time::Timestamp;
 
-/// A lease that nobody spent from for so long goes back.
-const IDLE_AFTER: Duration = Duration::from_millis(150);
-/// A lease in use is renewed so long before its end.
-const RENEWED_BEFORE: Duration = Duration::from_millis(150);
 /// A bucket smaller than this is asked each time: a tenth of it would be too few tokens to be worth
 /// hiding from the other gateways.
 const LEASED_CAPACITY_MIN: u64 = 40;
@@ -36,15 +33,6 @@ const POLLS_PER_S_MAX: u64 = 5_000;
 const REMEMBERED_MIN: Duration = Duration::from_secs(30);
 /// … and at most.
 const REMEMBERED_MAX: Duration = Duration::from_secs(600);
-
-/// The two calls of a key that may be out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// Settles and renews the lease.
-    Main,
-    /// A hedge, a return or a testimony: leaves the lease alone.
-    Beside,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Out {
@@ -66,27 +54,11 @@ pub(crate) struct Books {
     last: Option<Seen>,
     /// What the store seems to have forgotten.
     testimony: Option<Witness>,
-    lease: Lease,
+    pub(crate) lease: LeaseBook,
     /// No call before this, while the bucket is empty.
     next_call: Timestamp,
     share: LearnedShare,
     retry: RetryQueue,
-}
-
-/// The books of the lease; its tokens are in the entry's word.
-#[derive(Debug, Default)]
-struct Lease {
-    /// What the store counts as ours, under which stamp.
-    counted: u64,
-    generation: u64,
-    deadline: Timestamp,
-    /// Tokens in the word when last entered here; what is missing was spent.
-    balance: u64,
-    /// Taken out of the word to be given back.
-    returned: u64,
-    /// Balance when last looked at, and when it last moved.
-    watched: u64,
-    moved_at: Timestamp,
 }
 
 impl Books {
@@ -100,10 +72,6 @@ impl Books {
 
     pub(crate) fn last(&self) -> Option<&Seen> {
         self.last.as_ref()
-    }
-
-    pub(crate) fn counted(&self) -> u64 {
-        self.lease.counted
     }
 
     /// Keeps the newest contract; true if its plan is another one than before.
@@ -123,10 +91,7 @@ impl Books {
 
     /// The whole lease was taken out of its word, to be given back.
     pub(crate) fn take_back(&mut self, in_word: u32, valid: u32) {
-        let lease = &mut self.lease;
-        self.demand.ask(lease.balance.saturating_sub(u64::from(in_word)));
-        lease.balance = 0;
-        lease.returned += u64::from(valid);
+        self.demand.ask(self.lease.take_back(in_word, valid));
     }
 
     pub(crate) fn is_out(&self, lane: Lane) -> bool {
@@ -210,9 +175,7 @@ impl Books {
         now: Timestamp,
     ) -> Flight {
         let held = u64::from(word.held);
-        let spent = self.lease.balance.saturating_sub(u64::from(word.in_word));
-        self.lease.balance = held;
-        self.demand.note(spent, now);
+        self.demand.note(self.lease.begin(word), now);
         let (need, least) = self.waiters.send();
         let contract = self.newest(contract);
         let mut request = Request {
@@ -248,12 +211,7 @@ impl Books {
     }
 
     fn report(&mut self, request: &mut Request, held: u64, around: &Surroundings) {
-        let lease = &mut self.lease;
-        let returned = std::mem::take(&mut lease.returned);
-        if lease.counted > 0 || held > 0 || returned > 0 {
-            let (generation, counted) = (lease.generation, lease.counted);
-            request.lease = Some(LeaseReport { generation, counted, held, returned });
-        }
+        request.lease = self.lease.report(held);
         request.unused_need = std::mem::take(&mut self.unused_need);
         request.witness = self.witness(around);
     }
@@ -298,7 +256,7 @@ impl Books {
     }
 
     pub(crate) fn has_to_return(&self) -> bool {
-        self.unused_need > 0 || self.lease.returned > 0
+        self.unused_need > 0 || self.lease.has_returned()
     }
 
     /// Whether the main call is slow, and asking for `need` once more could not deny others what
@@ -352,7 +310,7 @@ impl Books {
         let reason = match error {
             StoreError::Lost(_) => {
                 if lane == Lane::Main {
-                    self.lease.counted = 0;
+                    self.lease.lost();
                 }
                 self.outage.charged(asked.map_or(Owed::default(), |request| request.owed));
                 return DegradedReason::Lost;
@@ -364,64 +322,9 @@ impl Books {
             StoreError::Unreachable(_) => DegradedReason::Unreachable,
             StoreError::Refused { .. } => DegradedReason::Refused,
         };
-        self.lease.returned += returned;
+        self.lease.still_returned(returned);
         self.unused_need += asked.map_or(0, |request| request.unused_need);
         reason
-    }
-
-    /// `kept` of the tokens lent are in the word; the others go back.
-    pub(crate) fn credited(&mut self, reply: &Reply, kept: u32, deadline: Timestamp) {
-        let lease = &mut self.lease;
-        if reply.lease_dead {
-            lease.balance = 0;
-        }
-        lease.balance += u64::from(kept);
-        lease.returned += reply.lent.saturating_sub(u64::from(kept));
-        lease.counted = reply.counted;
-        lease.generation = reply.generation;
-        lease.deadline = deadline;
-    }
-
-    /// The reply came after the lease's own end.
-    pub(crate) fn forfeited(&mut self, reply: &Reply) {
-        self.lease.balance = 0;
-        self.lease.counted = 0;
-        self.lease.generation = reply.generation;
-    }
-
-    /// A waiter was served from the lease: its cost is in the demand already.
-    pub(crate) fn spent_by_waiter(&mut self, cost: u64) {
-        self.lease.balance = self.lease.balance.saturating_sub(cost);
-    }
-
-    pub(crate) fn watch(&mut self, in_word: u32, now: Timestamp) {
-        let lease = &mut self.lease;
-        if lease.watched != u64::from(in_word) {
-            lease.watched = u64::from(in_word);
-            lease.moved_at = now;
-        }
-    }
-
-    /// The lease has died by itself, at the store too.
-    pub(crate) fn bury(&mut self, now: Timestamp) {
-        if now >= self.lease.deadline {
-            self.lease.counted = 0;
-            self.lease.balance = 0;
-        }
-    }
-
-    pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
-        now.since(self.lease.moved_at) >= IDLE_AFTER
-    }
-
-    pub(crate) fn is_ending(&self, now: Timestamp) -> bool {
-        self.lease.deadline.since(now) < RENEWED_BEFORE
-    }
-
-    /// Whether returning pays for a call: more than a token, or a hundredth of the capacity.
-    pub(crate) fn is_worth_returning(&self, held: u32) -> bool {
-        let capacity = self.plan().map_or(0, |plan| plan.limits.smallest_capacity());
-        held > 1 || self.lease.counted > 0 && self.lease.counted >= capacity / 100
     }
 
     pub(crate) fn turn(

@@ -13,77 +13,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Contract;
-use super::books::{Books, Lane};
+use super::books::Books;
+use super::flight::{Ask, Care, Flight, Landing, Lane, Quick, Settled, Surroundings, Word};
 use super::seen::Seen;
 use super::waiters::{Claim, Waiting};
-use crate::call::{Reply, Request};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Standing, Wait};
 use crate::lease::{LeaseWord, Spent, Tick};
-use crate::store::StoreError;
 use crate::time::Timestamp;
 
 /// Requests of one key that may wait for its next call. One more could not be answered before the
 /// deadline either: the policy decides it at once.
 const WAITERS_MAX: usize = 16_384;
-
-/// A hedge goes out this long after twice the usual round trip.
-const HEDGE_MARGIN: Duration = Duration::from_micros(200);
-
-/// What the keys of a limiter have in common, as of now.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Surroundings {
-    /// Gateways that share the plans, at least 1.
-    pub(crate) gateways: u32,
-    /// Smoothed round trip to the store.
-    pub(crate) round_trip: Duration,
-    /// Whether tokens are borrowed; not while draining.
-    pub(crate) leases: bool,
-    /// What pays beside the leases.
-    pub(crate) extras: super::Extras,
-}
-
-/// How a request goes on.
-#[derive(Debug)]
-pub(crate) enum Ask {
-    /// It is decided.
-    Decided(Decision),
-    /// It waits for a call that others make.
-    Wait(Waiting),
-    /// It waits, and its caller makes this call.
-    Fly(Flight, Waiting),
-}
-
-/// From the sending of a call until it counts as slow.
-pub(crate) fn hedge_after(round_trip: Duration) -> Duration {
-    round_trip.saturating_mul(2).saturating_add(HEDGE_MARGIN)
-}
-
-/// A call to make at the store.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Flight {
-    pub(crate) lane: Lane,
-    pub(crate) request: Request,
-}
-
-/// A call has ended.
-#[derive(Debug)]
-pub(crate) struct Landing {
-    pub(crate) lane: Lane,
-    pub(crate) sent: Timestamp,
-    pub(crate) received: Timestamp,
-    /// The store's epoch for the key.
-    pub(crate) epoch: u64,
-    pub(crate) result: Result<Reply, StoreError>,
-}
-
-/// What the lease alone could say.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Quick {
-    /// The lease paid; `low` asks for a prefetch.
-    Allowed { decision: Decision, low: bool },
-    /// Ask under the lock.
-    Ask,
-}
 
 /// One key.
 #[derive(Debug)]
@@ -313,36 +253,38 @@ impl Entry {
         }
         let in_word = self.lease.tokens();
         let held = self.lease.expire(Tick::of_us(now.us()));
-        books.watch(in_word, now);
+        books.lease.watch(in_word, now);
         if held == 0 {
-            books.bury(now);
+            books.lease.bury(now);
         }
-        if held == 0 && books.counted() == 0 {
+        if held == 0 && books.lease.counted() == 0 {
             return Care::Rest;
         }
         let Some(contract) = books.contract() else { return Care::Rest };
-        if books.is_idle(now) {
-            if !books.is_worth_returning(held) {
+        if books.lease.is_idle(now) {
+            if !books.lease.is_worth_returning(held, contract.plan.limits.smallest_capacity()) {
                 return Care::Watch;
             }
             return Care::Fly(self.return_all(&mut books, &contract, around, now));
         }
-        if held > 0 && books.is_ending(now) && around.leases {
+        if held > 0 && books.lease.is_ending(now) && around.leases {
             return Care::Fly(self.main(&mut books, &contract, around, now));
         }
         Care::Watch
     }
 
     /// Gives everything back, for a gateway that ends.
-    pub(crate) fn settle(&self, around: &Surroundings, now: Timestamp) -> Option<Flight> {
+    pub(crate) fn settle(&self, around: &Surroundings, now: Timestamp) -> Settled {
         let mut books = self.books.lock();
-        let contract = books.contract()?;
         if books.is_out(Lane::Main) {
-            return None;
+            return Settled::Later;
         }
         let held = self.lease.expire(Tick::of_us(now.us()));
         let something = held > 0 || books.has_to_return();
-        something.then(|| self.return_all(&mut books, &contract, around, now))
+        match books.contract().filter(|_| something) {
+            Some(contract) => Settled::Fly(self.return_all(&mut books, &contract, around, now)),
+            None => Settled::Nothing,
+        }
     }
 
     /// Whether nothing would be lost with it.
@@ -354,7 +296,11 @@ impl Entry {
 
     /// Puts it on the list of entries to look after; false if it is there already.
     pub(crate) fn list(&self) -> bool {
-        self.lease.tokens() > 0 && !self.listed.swap(true, Ordering::Relaxed)
+        !self.listed.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lease.tokens() > 0
     }
 
     pub(crate) fn unlist(&self) {
@@ -410,10 +356,10 @@ impl Entry {
         if Tick::of_us(seen.received.us()).is_before(Tick::of_us(deadline.us())) {
             let kept = if books.is_outdated(reply) { 0 } else { lent };
             self.lease.renew(kept, Tick::of_us(deadline.us()));
-            books.credited(reply, kept, deadline);
+            books.lease.credited(reply, kept, deadline);
         } else {
             self.lease.take_all(Tick::of_us(seen.received.us()));
-            books.forfeited(reply);
+            books.lease.forfeited(reply);
         }
     }
 
@@ -447,7 +393,7 @@ impl Entry {
                 Claim::Waiting(_) => {
                     if let Quick::Allowed { mut decision, .. } = self.pay(cost, now) {
                         decision.standing = standing;
-                        books.spent_by_waiter(cost);
+                        books.lease.spent_by_waiter(cost);
                         waiter.answer(Ok(decision));
                         continue;
                     }
@@ -475,25 +421,4 @@ impl Entry {
         self.low_water.store(u32::try_from(low).unwrap_or(u32::MAX), Ordering::Relaxed);
         books.pace(seen, in_word, around);
     }
-}
-
-/// What the lease's word held when the books were made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Word {
-    /// Tokens in it, spendable or dead.
-    pub(crate) in_word: u32,
-    /// Tokens that could be spent.
-    pub(crate) held: u32,
-}
-
-/// What an entry with a lease needs now.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "made twenty times a second, and moved once")]
-pub(crate) enum Care {
-    /// Nothing any more.
-    Rest,
-    /// To be looked at again.
-    Watch,
-    /// This call.
-    Fly(Flight),
 }

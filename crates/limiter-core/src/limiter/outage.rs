@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Contract;
-use super::entry::Surroundings;
+use super::flight::Surroundings;
 use super::meter::OutageMeter;
 use super::seen::Seen;
 use crate::call::Owed;

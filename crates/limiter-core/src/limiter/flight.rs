@@ -1,0 +1,111 @@
+//! The words between an entry and who drives it: questions, calls to make, and how they ended.
+
+use std::time::Duration;
+
+use super::settings::Extras;
+use super::waiters::Waiting;
+use crate::call::{Reply, Request};
+use crate::decision::Decision;
+use crate::store::StoreError;
+use crate::time::Timestamp;
+
+/// The two calls of a key that may be out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Settles and renews the lease.
+    Main,
+    /// A hedge, a return or a testimony: leaves the lease alone.
+    Beside,
+}
+
+/// A hedge goes out this long after twice the usual round trip.
+const HEDGE_MARGIN: Duration = Duration::from_micros(200);
+
+/// What the keys of a limiter have in common, as of now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Surroundings {
+    /// Gateways that share the plans, at least 1.
+    pub(crate) gateways: u32,
+    /// Smoothed round trip to the store.
+    pub(crate) round_trip: Duration,
+    /// Whether tokens are borrowed; not while draining.
+    pub(crate) leases: bool,
+    /// What pays beside the leases.
+    pub(crate) extras: Extras,
+}
+
+/// How a request goes on.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// It is decided.
+    Decided(Decision),
+    /// It waits for a call that others make.
+    Wait(Waiting),
+    /// It waits, and its caller makes this call.
+    Fly(Flight, Waiting),
+}
+
+/// From the sending of a call until it counts as slow.
+pub(crate) fn hedge_after(round_trip: Duration) -> Duration {
+    round_trip.saturating_mul(2).saturating_add(HEDGE_MARGIN)
+}
+
+/// A call to make at the store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    pub(crate) lane: Lane,
+    pub(crate) request: Request,
+}
+
+/// A call has ended.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    pub(crate) lane: Lane,
+    pub(crate) sent: Timestamp,
+    pub(crate) received: Timestamp,
+    /// The store's epoch for the key.
+    pub(crate) epoch: u64,
+    pub(crate) result: Result<Reply, StoreError>,
+}
+
+/// What the lease alone could say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Quick {
+    /// The lease paid; `low` asks for a prefetch.
+    Allowed { decision: Decision, low: bool },
+    /// Ask under the lock.
+    Ask,
+}
+
+/// What the lease's word held when the books were made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word {
+    /// Tokens in it, spendable or dead.
+    pub(crate) in_word: u32,
+    /// Tokens that could be spent.
+    pub(crate) held: u32,
+}
+
+/// What an entry gives back at the end.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "made once for each lease, and moved once")]
+pub(crate) enum Settled {
+    /// It holds nothing.
+    Nothing,
+    /// A call is out that may bring something.
+    Later,
+    /// This call returns it.
+    Fly(Flight),
+}
+
+/// What an entry with a lease needs now.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "made twenty times a second, and moved once")]
+pub(crate) enum Care {
+    /// Nothing any more.
+    Rest,
+    /// To be looked at again.
+    Watch,
+    /// This call.
+    Fly(Flight),
+}

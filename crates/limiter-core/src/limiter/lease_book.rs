@@ -1,0 +1,124 @@
+//! The books of a lease: what the store counts as ours and under which stamp, what of it is in the
+//! entry's word, and what is on its way back.
+
+use std::time::Duration;
+
+use super::flight::Word;
+use crate::call::{LeaseReport, Reply};
+use crate::time::Timestamp;
+
+/// A lease that nobody spent from for so long goes back.
+const IDLE_AFTER: Duration = Duration::from_millis(150);
+/// A lease in use is renewed so long before its end.
+const RENEWED_BEFORE: Duration = Duration::from_millis(150);
+
+#[derive(Debug, Default)]
+pub(crate) struct LeaseBook {
+    counted: u64,
+    generation: u64,
+    deadline: Timestamp,
+    /// Tokens in the word when last entered here; what is missing was spent.
+    balance: u64,
+    /// Taken out of the word to be given back.
+    returned: u64,
+    /// The word when last looked at, and when it last moved.
+    watched: u32,
+    moved_at: Timestamp,
+}
+
+impl LeaseBook {
+    /// A main call begins; returns what was spent since the last one.
+    pub(crate) fn begin(&mut self, word: Word) -> u64 {
+        let spent = self.balance.saturating_sub(u64::from(word.in_word));
+        self.balance = u64::from(word.held);
+        spent
+    }
+
+    /// What a main call tells, keeping `held`.
+    pub(crate) fn report(&mut self, held: u64) -> Option<LeaseReport> {
+        let returned = std::mem::take(&mut self.returned);
+        let (generation, counted) = (self.generation, self.counted);
+        let something = counted > 0 || held > 0 || returned > 0;
+        something.then_some(LeaseReport { generation, counted, held, returned })
+    }
+
+    /// The word was emptied, and `valid` of its tokens go back; returns what was spent.
+    pub(crate) fn take_back(&mut self, in_word: u32, valid: u32) -> u64 {
+        let spent = self.balance.saturating_sub(u64::from(in_word));
+        self.balance = 0;
+        self.returned += u64::from(valid);
+        spent
+    }
+
+    /// A call that would have returned tokens was not done.
+    pub(crate) fn still_returned(&mut self, tokens: u64) {
+        self.returned += tokens;
+    }
+
+    /// A main call has an unknown outcome: the store may count more as ours than we know, or less,
+    /// until those tokens die.
+    pub(crate) fn lost(&mut self) {
+        self.counted = 0;
+    }
+
+    /// `kept` of the tokens lent are in the word; the others go back.
+    pub(crate) fn credited(&mut self, reply: &Reply, kept: u32, deadline: Timestamp) {
+        if reply.lease_dead {
+            self.balance = 0;
+        }
+        self.balance += u64::from(kept);
+        self.returned += reply.lent.saturating_sub(u64::from(kept));
+        self.counted = reply.counted;
+        self.generation = reply.generation;
+        self.deadline = deadline;
+    }
+
+    /// The reply came after the lease's own end.
+    pub(crate) fn forfeited(&mut self, reply: &Reply) {
+        self.balance = 0;
+        self.counted = 0;
+        self.generation = reply.generation;
+    }
+
+    /// A waiter was served from the word: its cost is in the demand already.
+    pub(crate) fn spent_by_waiter(&mut self, cost: u64) {
+        self.balance = self.balance.saturating_sub(cost);
+    }
+
+    /// Looks at the word.
+    pub(crate) fn watch(&mut self, in_word: u32, now: Timestamp) {
+        if self.watched != in_word {
+            self.watched = in_word;
+            self.moved_at = now;
+        }
+    }
+
+    /// The word is empty or dead: the end of the lease is its end at the store too.
+    pub(crate) fn bury(&mut self, now: Timestamp) {
+        if now >= self.deadline {
+            self.counted = 0;
+            self.balance = 0;
+        }
+    }
+
+    pub(crate) fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    pub(crate) fn has_returned(&self) -> bool {
+        self.returned > 0
+    }
+
+    pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
+        now.since(self.moved_at) >= IDLE_AFTER
+    }
+
+    pub(crate) fn is_ending(&self, now: Timestamp) -> bool {
+        self.deadline.since(now) < RENEWED_BEFORE
+    }
+
+    /// Whether returning pays for a call: more than a token, or a hundredth of `capacity`.
+    pub(crate) fn is_worth_returning(&self, held: u32, capacity: u64) -> bool {
+        held > 1 || self.counted > 0 && self.counted >= capacity / 100
+    }
+}
