@@ -28,6 +28,10 @@ const fn arrows(from: &'static str, to: &'static [&'static str], core: Core) -> 
 const ARROWS: &[Arrows] = &[
     arrows("limiter-core", &[], Core::Whole),
     arrows("daemon", &[], Core::Pure),
+    // Only for tests: servers, faults before them, and the protocol counted out.
+    arrows("test-servers", &[], Core::Pure),
+    arrows("fault-proxy", &[], Core::Pure),
+    arrows("lease-model", &["limiter-core"], Core::Whole),
     arrows("wire", &["limiter-core"], Core::Pure),
     arrows("safety-limit", &["limiter-core", "wire"], Core::Pure),
     arrows("edge", &["limiter-core", "wire", "daemon"], Core::Whole),
@@ -53,6 +57,8 @@ const ARROWS: &[Arrows] = &[
             "safety-limit",
             "demo",
             "admin-cli",
+            "test-servers",
+            "fault-proxy",
         ],
         Core::Whole,
     ),
@@ -71,7 +77,8 @@ pub(super) fn check(metadata: &Metadata) -> Vec<Finding> {
         };
         for dependency in &package.dependencies {
             let ours = metadata.package(&dependency.name).is_some();
-            if ours && !allowed.to.contains(&dependency.name.as_str()) && !is_testkit(dependency) {
+            if ours && !allowed.to.contains(&dependency.name.as_str()) && !is_for_tests(dependency)
+            {
                 let what = format!(
                     "{} may not import {}. Arrows go down only (docs/architecture.md); a new one \
                      needs an ADR and a row in xtask/src/tidy/arrows.rs",
@@ -98,10 +105,10 @@ fn is_whole_core(dependency: &Dependency) -> bool {
     dependency.name == "limiter-core" && (dependency.uses_default_features || feature)
 }
 
-/// Clocks and stores for tests are everybody's, limiter-core's own tests included.
-fn is_testkit(dependency: &Dependency) -> bool {
+/// Clocks, stores, servers and faults for tests are everybody's.
+fn is_for_tests(dependency: &Dependency) -> bool {
     let for_tests = dependency.kind.as_deref() == Some("dev");
-    for_tests && dependency.name == "limiter-core"
+    for_tests && ["limiter-core", "test-servers", "fault-proxy"].contains(&&*dependency.name)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ const SERVICE_SETTINGS: &[&str] = &[
     "crates/plans-api/src/config",
     "crates/shadow-compare/src/config",
     "crates/admin-cli/src/args",
+    "crates/fault-proxy/src/program",
 ];
 
 const HTTP_SERVERS: &[&str] = &[
@@ -33,6 +34,7 @@ const HTTP_SERVERS: &[&str] = &[
     "crates/gateway/src/ops",
     "crates/demo/src/services",
     "crates/admin-cli/src/commands/dev/echo",
+    "crates/fault-proxy/src/program",
 ];
 
 /// Both ends of a request, and its body between them.
@@ -46,7 +48,11 @@ const GATEWAY_ENGINE: &[&str] = &[
 const DOORS: &[Door] = &[
     door(
         "redis",
-        &["crates/limiter-core/src/store/redis", "crates/limiter-core/src/testkit/differential"],
+        &[
+            "crates/limiter-core/src/store/redis",
+            "crates/limiter-core/src/testkit/differential",
+            "crates/test-servers/src",
+        ],
     ),
     door(
         "sqlx",
