@@ -8,7 +8,15 @@
 mod report; // figures, limits, and whether all of them hold
 mod parts; // this binary as any part of Weir
 mod incident; // 9 × its contract, before and after
+mod outage; // the store breaks in eleven ways
 mod differential; // the Redis script against the model
+mod store; // what the bucket store costs
+mod decide; // what a decision from a lease costs
+mod simulate; // a fleet on a clock of events
+mod accuracy; // leases against one exact bucket
+mod standalone; // gateways with their plans in their own file
+mod retry; // whether a refusal's promise can be trusted
+mod latency; // what limits cost a request in time
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -20,7 +28,14 @@ use crate::report::{Limit, Report};
 
 const USAGE: &str = "\
 usage: cargo lab incident     [--quick] [--seed N] [--json] [--sabotage NAME]
-       cargo lab differential [--quick] [--steps N] [--seed N] [--json] [--sabotage NAME]";
+       cargo lab outage       [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab differential [--quick] [--steps N] [--seed N] [--json] [--sabotage NAME]
+       cargo lab store        [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab decide       [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab simulate     [--quick] [--seeds N] [--seed N] [--json] [--sabotage NAME]
+       cargo lab accuracy     [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab retry        [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab latency      [--quick] [--seed N] [--json] [--sabotage NAME]";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -86,6 +101,7 @@ struct Flags {
     json: bool,
     seed: u64,
     steps: Option<u64>,
+    seeds: Option<u64>,
     sabotage: Option<String>,
 }
 
@@ -97,6 +113,7 @@ impl Flags {
             json: false,
             seed: 1,
             steps: None,
+            seeds: None,
             sabotage: None,
         };
         while let Some(flag) = args.next() {
@@ -110,6 +127,7 @@ impl Flags {
                 "--json" => flags.json = true,
                 "--seed" => flags.seed = value()?.parse().context("--seed")?,
                 "--steps" => flags.steps = Some(value()?.parse().context("--steps")?),
+                "--seeds" => flags.seeds = Some(value()?.parse().context("--seeds")?),
                 "--sabotage" => flags.sabotage = Some(value()?),
                 other => bail!("{other} is unknown"),
             }
@@ -120,7 +138,16 @@ impl Flags {
     async fn run(&self) -> anyhow::Result<Report> {
         match self.name.as_str() {
             "incident" => incident::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "outage" => outage::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "differential" => self.differential().await,
+            "store" => store::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "decide" => decide::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "simulate" => {
+                simulate::run(self.quick, self.seed, self.seeds, self.sabotage.as_deref()).await
+            }
+            "accuracy" => accuracy::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "retry" => retry::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "latency" => latency::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             other => bail!("there is no experiment `{other}`"),
         }
     }

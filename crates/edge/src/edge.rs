@@ -28,6 +28,7 @@ use crate::plan_book::{Offer, PlanBook, PlanEntry, Shelf, version_at};
 use crate::plan_source::{PolicySource, file, http};
 use crate::record::sink::{Evidence, Outbox};
 use crate::record::{Recorder, RecorderSettings};
+use crate::region::RegionShare;
 use crate::ticket::{Decided, Judged, Ticket};
 
 /// Idle limiter entries, and positive keys beyond their bound, are looked for this often.
@@ -56,6 +57,8 @@ pub struct EdgeSettings {
     pub records_per_s: u32,
     /// Bounds of the key cache.
     pub keys: CacheBounds,
+    /// The part of each plan that belongs to this region.
+    pub region: RegionShare,
 }
 
 /// A client's bucket as the store has it.
@@ -120,7 +123,7 @@ impl<S: BucketStore> Edge<S> {
             PolicySource::ControlPlane(_) => VersionSource::ControlPlane,
             PolicySource::File(_) => file::VERSIONS,
         };
-        let shelf = Arc::new(Shelf::default());
+        let shelf = Arc::new(Shelf::new(settings.region));
         let keys =
             Arc::new(KeyCache::new(settings.keys, versions, Arc::clone(&clock), metrics.clone()));
         let boot = format!("{:016x}", fastrand::u64(..));
@@ -271,6 +274,7 @@ impl<S: BucketStore> Edge<S> {
                 file::HISTORY,
                 policy.revision,
                 policy.gateways,
+                self.shelf.region(),
                 &policy.plans,
                 before.as_deref(),
             )

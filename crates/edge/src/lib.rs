@@ -18,6 +18,7 @@ mod key_cache; // keys on demand, bounded
 mod metrics; // every metric of the decisions
 mod plan_book; // the policy of one revision
 mod plan_source; // keeps the policy fresh
+mod region; // a region's part of every plan
 mod record; // what is kept about a request
 mod ticket; // an admitted request, until it has ended
 
@@ -33,6 +34,7 @@ pub use plan_book::{Offer, PhaseRule, PlanBook, PlanEntry};
 pub use plan_source::file::{FileClient, FileKey, FilePolicy};
 pub use plan_source::{ControlPlane, FeedError, LookupError, Pending, PolicySource};
 pub use record::sink::{Evidence, EvidenceError};
+pub use region::RegionShare;
 pub use ticket::Ticket;
 
 /// The limiter's vocabulary, for rims that assemble an [`Edge`].

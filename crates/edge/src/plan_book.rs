@@ -16,6 +16,8 @@ use wire::plan::{CostRule, PlanLimits, PlanSpec, PlanValue, Scope};
 use wire::policy::{ClientValue, FEED_CHANGES_MAX, FeedAnswer, Object, Rejected, Snapshot};
 use wire::rollout::{Phase, RolloutValue, RuleSubject};
 
+use crate::region::RegionShare;
+
 /// Reports of refused objects that are kept; beyond it the newest are not reported.
 const REJECTED_MAX: usize = 1_000;
 /// Shares are counted in ten-thousandths.
@@ -38,12 +40,12 @@ pub struct PlanEntry {
 }
 
 impl PlanEntry {
-    /// A checked plan at a revision.
-    pub fn new(spec: &PlanSpec, revision: u64) -> PlanEntry {
+    /// A checked plan at a revision, as far as it is this region's.
+    pub fn new(spec: &PlanSpec, revision: u64, region: RegionShare) -> PlanEntry {
         let priced = |rule: &CostRule| Cost::new(rule.cost).ok().map(|cost| (rule.clone(), cost));
         PlanEntry {
             name: spec.name.to_string(),
-            limits: spec.limits,
+            limits: region.part_of(spec.limits),
             scope: spec.scope,
             failure: spec.failure,
             revision,
@@ -131,6 +133,7 @@ pub struct PlanBook {
     history: String,
     revision: u64,
     live_gateways: u32,
+    region: RegionShare,
     plans: HashMap<String, Arc<PlanEntry>>,
     /// Plans deleted by the last changes: still found until the next ones, so that a client that
     /// was moved off a plan in the same breath never falls between the two.
@@ -141,11 +144,16 @@ pub struct PlanBook {
 
 impl PlanBook {
     /// The book of a snapshot. Where one of its objects is not valid, `before`'s version stays.
-    pub fn from_snapshot(snapshot: &Snapshot, before: Option<&PlanBook>) -> PlanBook {
+    pub fn from_snapshot(
+        snapshot: &Snapshot,
+        region: RegionShare,
+        before: Option<&PlanBook>,
+    ) -> PlanBook {
         let mut book = PlanBook {
             history: snapshot.history.clone(),
             revision: snapshot.revision,
             live_gateways: snapshot.live_gateways,
+            region,
             ..PlanBook::default()
         };
         for plan in &snapshot.plans {
@@ -165,11 +173,12 @@ impl PlanBook {
         history: &str,
         revision: u64,
         gateways: u32,
+        region: RegionShare,
         plans: &[PlanSpec],
         before: Option<&PlanBook>,
     ) -> PlanBook {
         let kept = |spec: &PlanSpec| {
-            let entry = PlanEntry::new(spec, revision);
+            let entry = PlanEntry::new(spec, revision, region);
             let last = before.and_then(|before| before.plans.get(&entry.name));
             match last.filter(|last| last.same_terms(&entry)) {
                 Some(last) => (entry.name, Arc::clone(last)),
@@ -180,6 +189,7 @@ impl PlanBook {
             history: history.to_owned(),
             revision,
             live_gateways: gateways,
+            region,
             plans: plans.iter().map(kept).collect(),
             ..PlanBook::default()
         };
@@ -287,7 +297,7 @@ impl PlanBook {
     fn put_plan(&mut self, plan: &PlanValue, last_good: Option<Arc<PlanEntry>>) {
         match plan.check() {
             Ok(spec) => {
-                let entry = PlanEntry::new(&spec, plan.revision);
+                let entry = PlanEntry::new(&spec, plan.revision, self.region);
                 self.rejected.remove(&("plan", plan.name.clone()));
                 self.plans.insert(plan.name.clone(), Arc::new(entry));
             }
@@ -337,11 +347,21 @@ pub enum Offer {
 /// Where the book in force stands.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
+    region: RegionShare,
     book: ArcSwapOption<PlanBook>,
     writing: Mutex<()>,
 }
 
 impl Shelf {
+    /// For books at this region's share.
+    pub(crate) fn new(region: RegionShare) -> Shelf {
+        Shelf { region, ..Shelf::default() }
+    }
+
+    pub(crate) fn region(&self) -> RegionShare {
+        self.region
+    }
+
     /// The book in force, if any has arrived. Short-lived: never held over a wait.
     pub(crate) fn current(&self) -> Guard<Option<Arc<PlanBook>>> {
         self.book.load()
@@ -373,7 +393,7 @@ mod tests {
     use super::*;
 
     fn book(history: &str, revision: u64) -> PlanBook {
-        PlanBook::from_specs(history, revision, 1, &[], None)
+        PlanBook::from_specs(history, revision, 1, RegionShare::default(), &[], None)
     }
 
     #[test]

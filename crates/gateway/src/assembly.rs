@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use daemon::{Context, Failure};
 use edge::limiter::store::memory::MemoryStore;
-use edge::limiter::store::redis::{RedisSettings, RedisStore};
+use edge::limiter::store::redis::RedisStore;
 use edge::limiter::store::{BucketStore, StoreError};
 use edge::limiter::{BucketKey, Clock, Limiter, LimiterSettings, Reply, Request, SystemClock};
 use edge::{CacheBounds, Edge, EdgeMetrics, EdgeSettings, Evidence, FilePolicy, PolicySource};
@@ -113,9 +113,9 @@ pub async fn serve(config: Config, context: Context) -> Result<(), Failure> {
 fn store(choice: &StoreChoice, clock: &Arc<dyn Clock>) -> Result<Store, Failure> {
     match choice {
         StoreChoice::Memory => Ok(Store::Memory(Box::new(MemoryStore::new(Arc::clone(clock))))),
-        StoreChoice::Redis { url } => {
+        StoreChoice::Redis { settings } => {
             let runtime = tokio::runtime::Handle::current();
-            RedisStore::connect(&RedisSettings::new(url.expose()), &runtime, clock)
+            RedisStore::connect(settings, &runtime, clock)
                 .map(|store| Store::Redis(Arc::new(store)))
                 .map_err(|error| Failure::Settings(vec![format!("store.url: {error}")]))
         }
@@ -247,6 +247,7 @@ fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSetti
         pepper,
         records_per_s,
         keys: CacheBounds::default(),
+        region: config.limits.region_share,
     })
 }
 

@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use edge::{FileClient, FileKey};
+use edge::limiter::store::redis::RedisSettings;
+use edge::{FileClient, FileKey, RegionShare};
 use wire::key::Pepper;
 use wire::plan::PlanSpec;
 
@@ -20,6 +21,7 @@ use crate::upstream::health::{EjectionRules, ProbeRules};
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
+mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
 
 pub use file::{load, parse};
@@ -107,6 +109,8 @@ pub struct Bounds {
     pub connections_per_address: usize,
     /// Open HTTP/2 streams of a connection.
     pub h2_streams: u32,
+    /// The part of each plan's capacity and rate that belongs to this region.
+    pub region_share: RegionShare,
 }
 
 /// How the gateway ends.
@@ -125,8 +129,8 @@ pub enum StoreChoice {
     Memory,
     /// In Redis: the limit holds for all gateways with the same one.
     Redis {
-        /// `redis://…`; it may hold a password.
-        url: Secret,
+        /// Where and as whom; the URL may hold a password.
+        settings: Box<RedisSettings>,
     },
 }
 

@@ -288,29 +288,26 @@ impl<'a> Work<'a> {
     /// tokens are plenty, one poll interval of demand while they are scarce, nothing where the
     /// bucket fills in less than 50 ms.
     fn lend(&self, held: u64, granted: u64) -> u64 {
-        let request = self.request;
         let limits = self.limits();
-        if request.demand_per_s == 0 || limits.iter().any(|limit| !pays_to_lease(limit)) {
+        let [plenty, scarce] = wanted(self.request);
+        if plenty == 0 {
             return 0;
         }
         let available = self.state.levels.available(&limits).cast_signed();
         let rest = available - granted.cast_signed();
         let outstanding = self.outstanding().cast_signed();
-        let most = limits.iter().map(lendable).min().unwrap_or(0).cast_signed();
-        let plenty = self.state.levels.with(&limits).all(|(level, limit)| {
+        let most = most_lent(&limits).cast_signed() - outstanding;
+        let is_plenty = self.state.levels.with(&limits).all(|(level, limit)| {
             4 * (level.tokens - granted.cast_signed()) >= limit.capacity().get().cast_signed()
         });
-        let demand = request.demand_per_s.cast_signed();
-        let wanted = |tokens: i64| tokens + request.low_water.cast_signed() - held.cast_signed();
-        let lent = if plenty {
+        let held = held.cast_signed();
+        let lent = if is_plenty {
             let half = (rest - 5 * outstanding + 9).div_euclid(10);
-            wanted((demand / 10).max(demand.min(4))).min(most - outstanding).min(half)
+            (plenty - held).min(most).min(half)
         } else {
-            let scarce = u128::from(request.demand_per_s) * u128::from(request.scarce_poll_us);
-            let scarce = i64::try_from(scarce / 1_000_000).unwrap_or(i64::MAX);
-            wanted(scarce).min(rest).min(most - outstanding)
+            (scarce - held).min(most).min(rest)
         };
-        lent.min(LEASE_MAX - held.cast_signed()).max(0).cast_unsigned()
+        lent.min(LEASE_MAX - held).max(0).cast_unsigned()
     }
 
     fn finish(mut self, found: Found, lease: SettledLease, granted: u64, lent: u64) -> Applied {
@@ -415,6 +412,28 @@ fn clamp_level(level: &mut Level, limit: Limit, seen: i64, elapsed: u64) -> bool
         *level = Level { tokens: bound, remainder: 0 };
     }
     clamped
+}
+
+/// Tokens that the caller would hold, its low water included: while tokens are plenty (zero: it
+/// wants no lease), and while they are scarce.
+pub(crate) fn wanted(request: &Request) -> [i64; 2] {
+    let demand = request.demand_per_s;
+    if demand == 0 {
+        return [0; 2];
+    }
+    let low_water = request.low_water.cast_signed();
+    let scarce = u128::from(demand) * u128::from(request.scarce_poll_us) / 1_000_000;
+    let plenty = (demand / 10).max(demand.min(4));
+    [
+        plenty.cast_signed().saturating_add(low_water),
+        i64::try_from(scarce).unwrap_or(i64::MAX).saturating_add(low_water),
+    ]
+}
+
+/// Most tokens that gateways hold under a plan, all together; none where leases do not pay.
+pub(crate) fn most_lent(limits: &Limits) -> u64 {
+    let lendable = |limit| if pays_to_lease(limit) { lendable(limit) } else { 0 };
+    limits.iter().map(lendable).min().unwrap_or(0)
 }
 
 fn pays_to_lease(limit: Limit) -> bool {

@@ -10,11 +10,12 @@
 //! returned to the store. Whoever owns a limiter calls [`Limiter::tick`] every [`TICK_EVERY`],
 //! [`Limiter::sweep`] every few seconds, and [`Limiter::drain`] at the end.
 
-mod books; // what a key's entry keeps
+pub(crate) mod books; // what a key's entry keeps
 mod demand; // how fast tokens are asked for
 mod digest_hash; // keys are hashes
-mod entry; // one key, without I/O
-mod flight; // what an entry is asked and answers
+pub(crate) mod entry; // one key, without I/O
+pub(crate) mod flight; // what an entry is asked and answers
+mod kept; // what is remembered, in few bytes
 mod lease_book; // what the store counts as ours
 mod meter; // what was admitted without the store
 mod outage; // decisions without the store
@@ -23,7 +24,7 @@ mod retry; // whose turn comes when
 mod seen; // the last reply
 mod settings; // what it is given
 mod share; // this gateway's part of a plan
-mod waiters; // who waits
+pub(crate) mod waiters; // who waits
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

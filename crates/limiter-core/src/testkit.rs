@@ -7,6 +7,8 @@ mod clock; // time that obeys
 pub mod differential; // the script against the model
 mod generate; // random calls that meet every branch
 mod faulty; // a store that fails on command
+pub mod mutants; // plausible mistakes, to be noticed
+pub mod simulation; // a fleet on a clock of events
 mod suite; // what a store must do
 
 pub use clock::ManualClock;

@@ -212,12 +212,11 @@ impl Cluster {
     fn until_healthy(&self) -> anyhow::Result<()> {
         self.until_all("the Cluster is ready", |info| info.contains("cluster_state:ok"))?;
         until("replicas are in step", || {
-            for replica in self.nodes.iter().skip(self.primaries) {
-                if replica.info("master_link_status")? != "up" {
-                    return Ok(None);
-                }
+            let mut in_step = 0;
+            for primary in self.nodes.iter().take(self.primaries) {
+                in_step += primary.replicas_in_step()?;
             }
-            Ok(Some(()))
+            Ok((in_step == self.nodes.len() - self.primaries).then_some(()))
         })?;
         self.until_agreed()
     }

@@ -143,13 +143,9 @@ impl SentinelSet {
     }
 
     fn until_synced(&self) -> anyhow::Result<()> {
+        let replicas = self.servers.len() - 1;
         until("replicas are in step", || {
-            for replica in self.servers.iter().skip(1) {
-                if replica.info("master_link_status")? != "up" {
-                    return Ok(None);
-                }
-            }
-            Ok(Some(()))
+            Ok((self.server(0).replicas_in_step()? == replicas).then_some(()))
         })
     }
 

@@ -183,6 +183,14 @@ impl Server {
         Ok(self.query::<String>("INFO replication")?.contains("role:master"))
     }
 
+    /// How many replicas get every write of this server from now on. A replica may believe that
+    /// it is in step a second before its primary sends it anything.
+    pub fn replicas_in_step(&self) -> anyhow::Result<usize> {
+        let info: String = self.query("INFO replication")?;
+        let replicas = info.lines().filter(|line| line.starts_with("slave"));
+        Ok(replicas.filter(|line| line.contains("state=online")).count())
+    }
+
     /// A number or word of `INFO`, such as `total_connections_received`.
     pub fn info(&self, name: &str) -> anyhow::Result<String> {
         let all: String = self.query("INFO everything")?;

@@ -144,7 +144,8 @@ impl Feed {
             }
         };
         self.check_pepper(&snapshot, target);
-        let book = PlanBook::from_snapshot(&snapshot, target.shelf.current().as_deref());
+        let shelf = target.shelf;
+        let book = PlanBook::from_snapshot(&snapshot, shelf.region(), shelf.current().as_deref());
         if self.put_in_force(book, target) == Offer::Stale {
             tracing::warn!(revision = snapshot.revision, "a snapshot of the past was not taken");
             return Round::Pause;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use edge::limiter::store::memory::MemoryStore;
 use edge::limiter::testkit::{Fault, FaultyStore, ManualClock};
 use edge::limiter::{Clock, Cost, FailurePolicy, Wait};
-use edge::{Admission, InspectError, PolicySource, Refusal, RouteTerms};
+use edge::{Admission, InspectError, PolicySource, Refusal, RegionShare, RouteTerms};
 use serde_json::json;
 use wire::policy::KeyState;
 use wire::rollout::Phase;
@@ -34,6 +34,27 @@ async fn the_first_cost_rule_that_names_route_and_method_is_charged() {
     // No rule names it: the route's own cost.
     let search = Arc::new(RouteTerms { cost: Cost::new(3).unwrap(), ..terms("search") });
     assert_eq!(remaining(world.admit("key-a", &search).await), 0);
+}
+
+#[tokio::test]
+async fn a_region_admits_its_share_of_a_plan_and_tells_the_caller_so() {
+    let plans = || {
+        let pro = json!({ "burst": { "capacity": 10, "refill": "4/s" } });
+        file(1, &[plan("pro", &pro)], &[("acme", "pro")], &[("key-a", "acme")])
+    };
+    let region = RegionShare::of_ten_thousand(3_000);
+    let setting = Setting { region: region.unwrap(), ..Setting::default() };
+    let world = World::new(setting, PolicySource::File(plans()));
+    let orders = route("orders");
+    let told = forwarded(world.admit("key-a", &orders).await).told().unwrap();
+    assert_eq!((told.burst.capacity, told.tightest.remaining), (3, 2));
+    assert_eq!(world.admitted("key-a", &orders, 10).await, 2);
+    world.clock.advance(Duration::from_secs(1));
+    assert_eq!(world.admitted("key-a", &orders, 10).await, 1, "1.2 of 4 tokens a second");
+    // Another version of the file is cut down alike, and only once.
+    let _taken = world.edge.load_file(&plans());
+    world.clock.advance(Duration::from_secs(60));
+    assert_eq!(world.admitted("key-a", &orders, 10).await, 3);
 }
 
 #[tokio::test]

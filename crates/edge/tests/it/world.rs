@@ -11,7 +11,7 @@ use edge::limiter::{Clock, Cost, Limiter, LimiterSettings};
 use edge::{
     Admission, AuthMode, CacheBounds, Call, ControlPlane, Edge, EdgeMetrics, EdgeSettings,
     Evidence, EvidenceError, FileClient, FileKey, FilePolicy, Observed, Pending, PolicySource,
-    Presented, Refusal, RouteTerms, Seen, Ticket,
+    Presented, Refusal, RegionShare, RouteTerms, Seen, Ticket,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -134,6 +134,7 @@ pub(crate) struct Setting {
     pub(crate) deadline: Duration,
     pub(crate) records_per_s: u32,
     pub(crate) keys: CacheBounds,
+    pub(crate) region: RegionShare,
 }
 
 impl Default for Setting {
@@ -144,6 +145,7 @@ impl Default for Setting {
             deadline: Duration::from_secs(5),
             records_per_s: 1_000,
             keys: CacheBounds::default(),
+            region: RegionShare::default(),
         }
     }
 }
@@ -183,6 +185,7 @@ impl<S: BucketStore> World<S> {
             pepper: pepper(),
             records_per_s: setting.records_per_s,
             keys: setting.keys,
+            region: setting.region,
         };
         let evidence = Arc::new(Shelf::default());
         let metrics = EdgeMetrics::register(&mut prometheus_client::registry::Registry::default());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edge::limiter::{Cost, FailurePolicy};
-use edge::{AuthMode, RouteTerms};
+use edge::{AuthMode, RegionShare, RouteTerms};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
 use wire::error::{ErrorCode, FieldError};
@@ -19,14 +19,14 @@ use super::read::{
     secret, size, table, texts, time, whole, wrong,
 };
 use super::{
-    Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, Secret,
-    StoreChoice, UpstreamConfig, standalone,
+    Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
+    standalone, store,
 };
 use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
 use crate::upstream::health::{EjectionRules, ProbeRules};
 
-const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 /// Most entries of any list in the file.
 const ENTRIES_MAX: usize = 10_000;
@@ -60,7 +60,7 @@ pub fn parse(text: &str, beside: &Path) -> Result<Config, Vec<FieldError>> {
 fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Config {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = size(fields, "workers", problems, 1..=1_024, cores);
-    let (store, deadline) = store(table(fields, "store"), problems);
+    let (store, deadline) = store::read(table(fields, "store"), beside, problems);
     let upstreams: Vec<UpstreamConfig> = named(fields, "upstream", problems)
         .into_iter()
         .map(|(name, value)| upstream(name, value, problems))
@@ -145,9 +145,24 @@ fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
         connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
         connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
         h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),
+        region_share: region_share(f, problems),
     };
     fields.finish(problems);
     bounds
+}
+
+fn region_share(fields: &mut Fields<'_>, problems: &mut Problems) -> RegionShare {
+    const NAME: &str = "region_share";
+    let Some(value) = fields.get(NAME) else { return RegionShare::default() };
+    // Through text: a float must not be cut to an integer in passing.
+    let parts = value.as_f64().map(|share| format!("{:.6}", share * 10_000.0));
+    let parts = parts.as_deref().and_then(|text| text.strip_suffix(".000000")?.parse().ok());
+    parts.and_then(RegionShare::of_ten_thousand).unwrap_or_else(|| {
+        let what =
+            format!("must be above 0 and at most 1, with at most 4 decimals, not {}", shown(value));
+        wrong(problems, fields.path(NAME), what);
+        RegionShare::default()
+    })
 }
 
 fn drain(value: Option<&Value>, problems: &mut Problems) -> DrainRules {
@@ -169,34 +184,6 @@ fn place_and_message(text: &str, error: &toml::de::Error) -> String {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     format!("line {line}, column {column}: {}", error.message())
-}
-
-fn store(value: Option<&Value>, problems: &mut Problems) -> (StoreChoice, Duration) {
-    let default = 5 * MILLISECOND;
-    let Some(value) = value else { return (StoreChoice::Memory, default) };
-    let mut fields = Fields::of(value, "store", problems);
-    // Not by `parsed`, which shows what it cannot read: a mistyped URL may have its password in it.
-    let url = fields.text("url", problems).and_then(|text| match text {
-        "memory" => Some(StoreChoice::Memory),
-        _ if text.starts_with("redis://") || text.starts_with("rediss://") => {
-            Some(StoreChoice::Redis { url: Secret::new(text.to_owned()) })
-        }
-        _ => {
-            let detail = "must be `memory` or an URL like `redis://127.0.0.1:6379`";
-            problems.add(fields.path("url"), ErrorCode::InvalidValue, detail);
-            None
-        }
-    });
-    let deadline = time(&mut fields, "deadline", problems, default);
-    if deadline > 50 * MILLISECOND {
-        wrong(
-            problems,
-            fields.path("deadline"),
-            "must be at most 50ms: every request waits for it",
-        );
-    }
-    fields.finish(problems);
-    (url.unwrap_or(StoreChoice::Memory), deadline)
 }
 
 fn policy(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> PolicyChoice {

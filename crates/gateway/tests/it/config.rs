@@ -173,3 +173,52 @@ fn a_password_in_a_url_is_shown_by_no_mistake() {
     let unclosed = errors(&format!("[store]\nurl = \"redis://:hunter2@h\n{REST}"));
     assert!(!unclosed.concat().contains("hunter2"), "{unclosed:?}");
 }
+
+#[test]
+fn every_topology_of_redis_has_its_url_and_every_mistake_is_told() {
+    for url in [
+        "redis://127.0.0.1:6379/1",
+        "rediss://u:p@cache.example",
+        "redis+sentinel://s1,s2:26380/weir",
+        "rediss+cluster://:p@n1:7000,n2:7000",
+    ] {
+        let text = format!("[store]\nurl = \"{url}\"\nconnections = 4\n{REST}");
+        let config = config::parse(&text, Path::new("."));
+        assert!(config.is_ok(), "{url}: {config:?}");
+    }
+    let found = errors(&format!(
+        "[store]\nurl = \"redis+sentinel://s1:x,s2/\"\nusername = \"u\"\nconnections = 5\n\
+         password_file = \"no-such-file\"\ntrusted_roots_file = \"no-such-file\"\n{REST}"
+    ));
+    for (path, what) in [
+        ("store.url", "address 1 of 2"),
+        ("store.url", "which service"),
+        ("store.connections", "5"),
+        ("store.password_file", "no-such-file"),
+        ("store.trusted_roots_file", "no-such-file"),
+    ] {
+        let told = |line: &&String| line.starts_with(path) && line.contains(what);
+        assert!(found.iter().any(|line| told(&line)), "{path}, {what}: {found:#?}");
+    }
+    let found = errors(&format!("[store]\nurl = \"redis://h\"\nusername = \"u\"\n{REST}"));
+    assert_eq!(found, ["store.url: a username needs a password"]);
+}
+
+#[test]
+fn a_regions_share_is_a_part_of_a_plan() {
+    for (share, good) in [
+        ("1", true),
+        ("0.25", true),
+        ("0.3333", true),
+        ("0", false),
+        ("1.1", false),
+        ("-1", false),
+        ("0.33333", false),
+        ("\"0.5\"", false),
+        ("nan", false),
+    ] {
+        let text = format!("[limits]\nregion_share = {share}\n{REST}");
+        let config = config::parse(&text, Path::new("."));
+        assert_eq!(config.is_ok(), good, "{share}: {config:?}");
+    }
+}

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::Contract;
-use super::Witnessing;
 use super::demand::Demand;
 use super::flight::{Flight, Lane, Surroundings, Word, hedge_after};
+use super::kept::{KeptSeen, KeptTerms};
 use super::lease_book::LeaseBook;
 use super::outage::Outage;
 use super::retry::RetryQueue;
 use super::seen::Seen;
+use super::settings::{Terms, Witnessing};
 use super::share::LearnedShare;
 use super::waiters::Waiters;
 use crate::call::{Owed, PlanNumbers, Reply, Request, Witness};
@@ -34,52 +34,73 @@ const REMEMBERED_MIN: Duration = Duration::from_secs(30);
 /// … and at most.
 const REMEMBERED_MAX: Duration = Duration::from_secs(600);
 
+/// What has to be known of a call when it ends.
 #[derive(Debug, Clone, Copy)]
-struct Out {
-    request: Request,
+pub(crate) struct Out {
     sent: Timestamp,
+    /// Tokens wanted for waiting requests.
+    pub(crate) need: u64,
+    unused_need: u64,
+    returned: u64,
+    owed: Owed,
+    testified: bool,
+}
+
+impl Out {
+    fn new(request: &Request, sent: Timestamp) -> Box<Out> {
+        Box::new(Out {
+            sent,
+            need: request.need,
+            unused_need: request.unused_need,
+            returned: request.lease.map_or(0, |lease| lease.returned),
+            owed: request.owed,
+            testified: request.witness.is_some(),
+        })
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) waiters: Waiters,
     pub(crate) demand: Demand,
-    pub(crate) outage: Outage,
+    outage: Option<Box<Outage>>,
     /// Tokens granted to requests that did not take them.
     pub(crate) unused_need: u64,
-    /// The newest contract that anybody asked under.
-    contract: Option<Contract>,
-    main: Option<Out>,
-    beside: Option<Out>,
-    last: Option<Seen>,
+    /// The newest terms that anybody asked under.
+    terms: Option<KeptTerms>,
+    main: Option<Box<Out>>,
+    beside: Option<Box<Out>>,
+    last: Option<KeptSeen>,
     /// What the store seems to have forgotten.
-    testimony: Option<Witness>,
+    testimony: Option<Box<Witness>>,
     pub(crate) lease: LeaseBook,
     /// No call before this, while the bucket is empty.
     next_call: Timestamp,
-    share: LearnedShare,
+    share: Option<Box<LearnedShare>>,
     retry: RetryQueue,
 }
 
 impl Books {
-    pub(crate) fn contract(&self) -> Option<Contract> {
-        self.contract
+    pub(crate) fn terms(&self) -> Option<Terms> {
+        self.terms.as_ref().map(KeptTerms::terms)
     }
 
     pub(crate) fn plan(&self) -> Option<PlanNumbers> {
-        self.contract.map(|contract| contract.plan)
+        self.terms().map(|terms| terms.plan)
     }
 
-    pub(crate) fn last(&self) -> Option<&Seen> {
-        self.last.as_ref()
+    pub(crate) fn last(&self) -> Option<Seen> {
+        self.last.as_ref().map(KeptSeen::seen)
     }
 
-    /// Keeps the newest contract; true if its plan is another one than before.
-    pub(crate) fn hear(&mut self, contract: &Contract) -> bool {
-        let version = contract.plan.version;
-        let known = self.contract.map(|known| known.plan.version);
-        if known.is_none_or(|known| known <= version) {
-            self.contract = Some(*contract);
+    /// Keeps the newest terms; true if its plan is another one than before.
+    pub(crate) fn hear(&mut self, terms: &Terms) -> bool {
+        let version = terms.plan.version;
+        let known = self.terms().map(|known| known.plan.version);
+        match &mut self.terms {
+            Some(kept) if known.is_none_or(|known| known <= version) => kept.replace(terms),
+            Some(_) => {}
+            None => self.terms = Some(KeptTerms::new(terms)),
         }
         known.is_none_or(|known| known < version)
     }
@@ -101,12 +122,11 @@ impl Books {
         }
     }
 
-    pub(crate) fn landed(&mut self, lane: Lane) -> Option<Request> {
-        let out = match lane {
+    pub(crate) fn landed(&mut self, lane: Lane) -> Option<Box<Out>> {
+        match lane {
             Lane::Main => self.main.take(),
             Lane::Beside => self.beside.take(),
-        };
-        out.map(|out| out.request)
+        }
     }
 
     pub(crate) fn crash(&mut self, lane: Lane) {
@@ -118,16 +138,16 @@ impl Books {
     /// needs no token.
     pub(crate) fn decide_from_last(
         &self,
-        contract: &Contract,
+        terms: &Terms,
         cost: u64,
         held: u64,
         now: Timestamp,
     ) -> Option<Decision> {
-        let known = |seen: &&Seen| contract.plan.version <= seen.reply.plan.version;
-        let seen = self.last.as_ref().filter(known);
-        let standing = seen.map(Seen::standing);
+        let known = |seen: &Seen| terms.plan.version <= seen.reply.plan.version;
+        let seen = self.last().filter(known);
+        let standing = seen.as_ref().map(Seen::standing);
         if cost == 0 {
-            let full = contract.plan.limits.smallest_capacity();
+            let full = terms.plan.limits.smallest_capacity();
             let remaining = seen.map_or(full, |seen| seen.available() + held);
             let outcome = Outcome::Allowed { remaining };
             return Some(Decision { outcome, basis: Basis::Store, standing });
@@ -141,9 +161,9 @@ impl Books {
     }
 
     /// Denied until the next poll of a bucket that was empty.
-    pub(crate) fn paced(&self, contract: &Contract, now: Timestamp) -> Option<Decision> {
-        let seen = self.last.as_ref()?;
-        if !self.is_paced(now) || contract.plan.version > seen.reply.plan.version {
+    pub(crate) fn paced(&self, terms: &Terms, now: Timestamp) -> Option<Decision> {
+        let seen = self.last()?;
+        if !self.is_paced(now) || terms.plan.version > seen.reply.plan.version {
             return None;
         }
         let outcome = Outcome::Denied { wait: Wait::Until(self.next_call.since(now)) };
@@ -169,7 +189,7 @@ impl Books {
     /// The main call: serves the queue, settles the lease, asks for more.
     pub(crate) fn main(
         &mut self,
-        contract: &Contract,
+        terms: &Terms,
         word: Word,
         around: &Surroundings,
         now: Timestamp,
@@ -177,36 +197,38 @@ impl Books {
         let held = u64::from(word.held);
         self.demand.note(self.lease.begin(word), now);
         let (need, least) = self.waiters.send();
-        let contract = self.newest(contract);
+        let terms = self.newest(terms);
         let mut request = Request {
-            reset: contract.reset,
+            reset: terms.reset,
             smallest_need: least.saturating_sub(held),
-            ..Request::take(contract.plan, need, least)
+            ..Request::take(terms.plan, need, least)
         };
-        if around.leases && contract.plan.limits.smallest_capacity() >= LEASED_CAPACITY_MIN {
+        if around.leases && terms.plan.limits.smallest_capacity() >= LEASED_CAPACITY_MIN {
             request.demand_per_s = self.demand.lease_demand();
         }
         if request.demand_per_s > 0 {
             request.low_water = self.demand.low_water(around.round_trip);
-            request.scarce_poll_us = poll_us(&contract.plan.limits, around.gateways);
+            request.scarce_poll_us = poll_us(&terms.plan.limits, around.gateways);
         }
         self.report(&mut request, held, around);
-        request.owed = self.outage.owed(around, now);
-        self.main = Some(Out { request, sent: now });
+        if let Some(outage) = &mut self.outage {
+            request.owed = outage.owed(around, now);
+        }
+        self.main = Some(Out::new(&request, now));
         Flight { lane: Lane::Main, request }
     }
 
     /// A main call that gives the whole lease back.
     pub(crate) fn return_all(
         &mut self,
-        contract: &Contract,
+        terms: &Terms,
         around: &Surroundings,
         now: Timestamp,
     ) -> Flight {
-        let contract = self.newest(contract);
-        let mut request = Request { reset: contract.reset, ..Request::take(contract.plan, 0, 0) };
+        let terms = self.newest(terms);
+        let mut request = Request { reset: terms.reset, ..Request::take(terms.plan, 0, 0) };
         self.report(&mut request, 0, around);
-        self.main = Some(Out { request, sent: now });
+        self.main = Some(Out::new(&request, now));
         Flight { lane: Lane::Main, request }
     }
 
@@ -219,8 +241,8 @@ impl Books {
     fn witness(&self, around: &Surroundings) -> Option<Witness> {
         match around.extras.witness {
             Witnessing::Off => None,
-            Witnessing::OnSuspicion => self.testimony,
-            Witnessing::Always => self.last.as_ref().map(|seen| seen.witness(false)),
+            Witnessing::OnSuspicion => self.testimony.as_deref().copied(),
+            Witnessing::Always => self.last().map(|seen| seen.witness(false)),
         }
     }
 
@@ -232,22 +254,22 @@ impl Books {
         around: &Surroundings,
         now: Timestamp,
     ) -> Option<Flight> {
-        let contract = self.contract?;
+        let terms = self.terms()?;
         if self.beside.is_some() {
             return None;
         }
         let request = Request {
-            reset: contract.reset,
+            reset: terms.reset,
             unused_need: std::mem::take(&mut self.unused_need),
             witness: self.witness(around),
-            ..Request::take(contract.plan, need, least)
+            ..Request::take(terms.plan, need, least)
         };
-        self.beside = Some(Out { request, sent: now });
+        self.beside = Some(Out::new(&request, now));
         Some(Flight { lane: Lane::Beside, request })
     }
 
-    fn newest(&self, contract: &Contract) -> Contract {
-        self.contract.unwrap_or(*contract)
+    fn newest(&self, terms: &Terms) -> Terms {
+        self.terms().unwrap_or(*terms)
     }
 
     /// Whether something should go to the store although nobody waits.
@@ -264,37 +286,42 @@ impl Books {
     pub(crate) fn may_hedge(&self, need: u64, around: &Surroundings, now: Timestamp) -> bool {
         let slow = hedge_after(around.round_trip);
         let capacity = self.plan().map_or(0, |plan| plan.limits.smallest_capacity());
-        let available = self.last.as_ref().map_or(capacity, Seen::available);
+        let available = self.last().map_or(capacity, |seen| seen.available());
         need > 0
             && need <= available / HEDGED_PART
             && self.beside.is_none()
-            && self.main.is_some_and(|out| now.since(out.sent) >= slow)
+            && self.main.as_ref().is_some_and(|out| now.since(out.sent) >= slow)
     }
 
     /// A reply: remembers it, and notes what it says about the store.
-    pub(crate) fn note(&mut self, seen: Seen, asked: Option<&Request>, around: &Surroundings) {
-        self.outage.answered(asked.map_or(Owed::default(), |request| request.owed));
-        if asked.is_some_and(|request| request.witness.is_some()) {
+    pub(crate) fn note(&mut self, seen: &Seen, asked: Option<&Out>, around: &Surroundings) {
+        if let Some(outage) = &mut self.outage {
+            outage.answered(asked.map_or(Owed::default(), |out| out.owed));
+        }
+        if asked.is_some_and(|out| out.testified) {
             self.testimony = None;
         }
         let reply = &seen.reply;
         let taken = reply.granted + reply.lent;
-        self.share.note(taken, reply.granted_total, reply.incarnation, seen.received);
-        match &self.last {
+        if around.extras.learned_share {
+            let share = self.share.get_or_insert_default();
+            share.note(taken, reply.granted_total, reply.incarnation, seen.received);
+        }
+        match self.last() {
             Some(last) => {
                 if around.extras.witness == Witnessing::OnSuspicion
-                    && let Some(witness) = last.contradicts(&seen)
+                    && let Some(witness) = last.contradicts(seen)
                 {
-                    self.testimony = Some(witness);
+                    self.testimony = Some(Box::new(witness));
                 }
                 let older = reply.at < last.reply.at
                     && reply.incarnation == last.reply.incarnation
                     && reply.plan.version <= last.reply.plan.version;
                 if !older {
-                    self.last = Some(seen);
+                    self.last = Some(KeptSeen::new(seen, self.terms.as_ref()));
                 }
             }
-            None => self.last = Some(seen),
+            None => self.last = Some(KeptSeen::new(seen, self.terms.as_ref())),
         }
     }
 
@@ -302,28 +329,30 @@ impl Books {
     pub(crate) fn note_failure(
         &mut self,
         lane: Lane,
-        asked: Option<&Request>,
+        asked: Option<&Out>,
         error: &StoreError,
         now: Timestamp,
     ) -> DegradedReason {
-        let returned = asked.and_then(|request| request.lease).map_or(0, |lease| lease.returned);
+        let returned = asked.map_or(0, |out| out.returned);
         let reason = match error {
             StoreError::Lost(_) => {
                 if lane == Lane::Main {
                     self.lease.lost();
                 }
-                self.outage.charged(asked.map_or(Owed::default(), |request| request.owed));
+                if let Some(outage) = &mut self.outage {
+                    outage.charged(asked.map_or(Owed::default(), |out| out.owed));
+                }
                 return DegradedReason::Lost;
             }
             StoreError::Tripped { probe_in } => {
-                self.outage.tripped(now.after(*probe_in));
+                self.outage().tripped(now.after(*probe_in));
                 DegradedReason::Tripped
             }
             StoreError::Unreachable(_) => DegradedReason::Unreachable,
             StoreError::Refused { .. } => DegradedReason::Refused,
         };
         self.lease.still_returned(returned);
-        self.unused_need += asked.map_or(0, |request| request.unused_need);
+        self.unused_need += asked.map_or(0, |out| out.unused_need);
         reason
     }
 
@@ -334,16 +363,20 @@ impl Books {
         around: &Surroundings,
         now: Timestamp,
     ) -> Duration {
-        let binding = self.last.as_ref().and_then(|seen| seen.binding_limit(cost));
+        let binding = self.last().and_then(|seen| seen.binding_limit(cost));
         let (Some(limit), true) = (binding, around.extras.retry_queue) else { return base };
         let part = self.part(around, now);
         self.retry.promise(base, cost, limit, part, now)
     }
 
+    fn outage(&mut self) -> &mut Outage {
+        self.outage.get_or_insert_default()
+    }
+
     /// This gateway's part of the plan.
     fn part(&mut self, around: &Surroundings, now: Timestamp) -> PlanPart {
         if around.extras.learned_share {
-            self.share.part(around.gateways, now)
+            self.share.get_or_insert_default().part(around.gateways, now)
         } else {
             PlanPart::of_one_in(around.gateways)
         }
@@ -354,7 +387,7 @@ impl Books {
             let windows = plan.limits.iter().map(|limit| limit.window().unwrap_or(REMEMBERED_MAX));
             windows.max().unwrap_or(Duration::ZERO)
         });
-        let kept = if self.outage.is_remembered() {
+        let kept = if self.outage.as_ref().is_some_and(|outage| outage.is_remembered()) {
             REMEMBERED_MAX
         } else {
             fill.clamp(REMEMBERED_MIN, REMEMBERED_MAX)
@@ -364,15 +397,15 @@ impl Books {
 
     pub(crate) fn decide_degraded(
         &mut self,
-        contract: &Contract,
+        terms: &Terms,
         cost: u64,
         around: &Surroundings,
         reason: DegradedReason,
         now: Timestamp,
     ) -> Decision {
-        let decision = self.decide_unmetered(contract, cost, around, reason, now);
+        let decision = self.decide_unmetered(terms, cost, around, reason, now);
         if decision.is_allowed() {
-            self.meter(contract, cost, around, now);
+            self.meter(terms, cost, around, now);
         }
         decision
     }
@@ -380,33 +413,34 @@ impl Books {
     /// Admitted, and no call will charge it.
     pub(crate) fn meter(
         &mut self,
-        contract: &Contract,
+        terms: &Terms,
         cost: u64,
         around: &Surroundings,
         now: Timestamp,
     ) {
         let part = self.part(around, now);
-        self.outage.admitted(contract, cost, part, now);
+        self.outage().admitted(terms, cost, part, now);
     }
 
     pub(crate) fn meter_newest(&mut self, cost: u64, around: &Surroundings, now: Timestamp) {
-        if let Some(contract) = self.contract {
-            self.meter(&contract, cost, around, now);
+        if let Some(terms) = self.terms() {
+            self.meter(&terms, cost, around, now);
         }
     }
 
     /// By policy, without charging it later: a call that may have charged it is out, or was lost.
     pub(crate) fn decide_unmetered(
         &mut self,
-        contract: &Contract,
+        terms: &Terms,
         cost: u64,
         around: &Surroundings,
         reason: DegradedReason,
         now: Timestamp,
     ) -> Decision {
         let part = self.part(around, now);
-        let outcome = self.outage.decide(contract, cost, self.last.as_ref(), part, now);
-        let standing = self.last.as_ref().map(Seen::standing);
+        let last = self.last();
+        let outcome = self.outage().decide(terms, cost, last.as_ref(), part, now);
+        let standing = last.as_ref().map(Seen::standing);
         Decision { outcome, basis: Basis::Degraded(reason), standing }
     }
 }

@@ -16,6 +16,7 @@ use super::Contract;
 use super::books::Books;
 use super::flight::{Ask, Care, Flight, Landing, Lane, Quick, Settled, Surroundings, Word};
 use super::seen::Seen;
+use super::settings::Terms;
 use super::waiters::{Claim, Waiting};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Standing, Wait};
 use crate::lease::{LeaseWord, Spent, Tick};
@@ -97,8 +98,9 @@ impl Entry {
         around: &Surroundings,
         now: Timestamp,
     ) -> Ask {
+        let terms = contract.terms();
         let mut books = self.books.lock();
-        if books.hear(contract) {
+        if books.hear(&terms) {
             self.version.store(contract.plan.version.0, Ordering::Relaxed);
             books.take_back(self.lease.tokens(), self.lease.take_all(Tick::of_us(now.us())));
         }
@@ -107,32 +109,32 @@ impl Entry {
         }
         books.demand.ask(cost);
         let held = u64::from(self.lease.held(Tick::of_us(now.us())));
-        if let Some(decision) = books.decide_from_last(contract, cost, held, now) {
+        if let Some(decision) = books.decide_from_last(&terms, cost, held, now) {
             return Ask::Decided(decision);
         }
         if books.is_out(Lane::Main) {
             if books.waiters.queued() >= WAITERS_MAX {
                 let reason = DegradedReason::Deadline;
-                return Ask::Decided(books.decide_degraded(contract, cost, around, reason, now));
+                return Ask::Decided(books.decide_degraded(&terms, cost, around, reason, now));
             }
             return Ask::Wait(books.waiters.enqueue(cost));
         }
-        if let Some(decision) = books.paced(contract, now) {
+        if let Some(decision) = books.paced(&terms, now) {
             return Ask::Decided(decision);
         }
         let waiting = books.waiters.enqueue(cost);
-        let flight = self.main(&mut books, contract, around, now);
+        let flight = self.main(&mut books, &terms, around, now);
         Ask::Fly(flight, waiting)
     }
 
     /// The lease runs low: asks for more before it is empty.
     pub(crate) fn prefetch(&self, around: &Surroundings, now: Timestamp) -> Option<Flight> {
         let mut books = self.books.lock();
-        let contract = books.contract()?;
+        let terms = books.terms()?;
         if books.is_out(Lane::Main) || !around.leases || books.is_paced(now) {
             return None;
         }
-        Some(self.main(&mut books, &contract, around, now))
+        Some(self.main(&mut books, &terms, around, now))
     }
 
     /// The main call is slow: the same question goes out once more, on another connection. What
@@ -157,15 +159,15 @@ impl Entry {
         match result {
             Ok(reply) => {
                 let seen = Seen { reply, sent, received, epoch };
-                books.note(seen, out.as_ref(), around);
+                books.note(&seen, out.as_deref(), around);
                 if lane == Lane::Main {
                     self.credit(books, &seen);
                 }
-                self.serve(books, &seen, around, out.is_some_and(|request| request.need > 0));
+                self.serve(books, &seen, around, out.is_some_and(|out| out.need > 0));
                 self.publish(books, &seen, around);
             }
             Err(error) => {
-                let reason = books.note_failure(lane, out.as_ref(), &error, received);
+                let reason = books.note_failure(lane, out.as_deref(), &error, received);
                 if !books.is_out(Lane::Main) && !books.is_out(Lane::Beside) {
                     for waiter in books.waiters.take_sent() {
                         waiter.answer(Err(reason));
@@ -174,12 +176,18 @@ impl Entry {
             }
         }
         self.busy.store(books.is_out(Lane::Main), Ordering::Relaxed);
-        let contract = books.contract()?;
+        let terms = books.terms()?;
         if !books.is_out(Lane::Main) && books.waiters.queued() > 0 {
-            return Some(self.main(books, &contract, around, received));
+            return Some(self.main(books, &terms, around, received));
         }
         // A store that does not answer is not asked again only to be given or told something.
-        if answered && books.has_to_tell() { books.beside(0, 0, around, received) } else { None }
+        let next = if answered && books.has_to_tell() {
+            books.beside(0, 0, around, received)
+        } else {
+            None
+        };
+        books.waiters.rest();
+        next
     }
 
     /// The deadline passed: the policy decides, the call goes on.
@@ -190,6 +198,7 @@ impl Entry {
         around: &Surroundings,
         now: Timestamp,
     ) -> Decision {
+        let terms = &contract.terms();
         let mut books = self.books.lock();
         let (reason, outcome_unknown) = match waiting.answer.try_recv() {
             Ok(Ok(decision)) => return decision,
@@ -201,9 +210,9 @@ impl Entry {
         };
         let cost = waiting.cost;
         let decision = if outcome_unknown {
-            books.decide_unmetered(contract, cost, around, reason, now)
+            books.decide_unmetered(terms, cost, around, reason, now)
         } else {
-            books.decide_degraded(contract, cost, around, reason, now)
+            books.decide_degraded(terms, cost, around, reason, now)
         };
         if let Some(waiter) = books.waiters.give_up(&waiting) {
             waiter.claim = if decision.is_allowed() { Claim::Passed } else { Claim::Left };
@@ -220,11 +229,12 @@ impl Entry {
         reason: DegradedReason,
         now: Timestamp,
     ) -> Decision {
+        let terms = &contract.terms();
         let mut books = self.books.lock();
         if reason == DegradedReason::Lost {
-            books.decide_unmetered(contract, cost, around, reason, now)
+            books.decide_unmetered(terms, cost, around, reason, now)
         } else {
-            books.decide_degraded(contract, cost, around, reason, now)
+            books.decide_degraded(terms, cost, around, reason, now)
         }
     }
 
@@ -242,7 +252,7 @@ impl Entry {
 
     /// The bucket pair as last seen.
     pub(crate) fn standing(&self) -> Option<Standing> {
-        self.books.lock().last().map(Seen::standing)
+        self.books.lock().last().as_ref().map(Seen::standing)
     }
 
     /// Looks after the lease: renews it while it is used, returns it when it is not.
@@ -260,17 +270,20 @@ impl Entry {
         if held == 0 && books.lease.counted() == 0 {
             return Care::Rest;
         }
-        let Some(contract) = books.contract() else { return Care::Rest };
-        if books.lease.is_idle(now) {
-            if !books.lease.is_worth_returning(held, contract.plan.limits.smallest_capacity()) {
-                return Care::Watch;
-            }
-            return Care::Fly(self.return_all(&mut books, &contract, around, now));
+        let Some(terms) = books.terms() else { return Care::Rest };
+        if books.lease.goes_back(held, terms.plan.limits.smallest_capacity(), now) {
+            return Care::Fly(self.return_all(&mut books, &terms, around, now));
         }
-        if held > 0 && books.lease.is_ending(now) && around.leases {
-            return Care::Fly(self.main(&mut books, &contract, around, now));
+        if held > 0 && books.lease.is_ending(now) && books.lease.is_in_use(now) && around.leases {
+            return Care::Fly(self.main(&mut books, &terms, around, now));
         }
         Care::Watch
+    }
+
+    /// Tokens that could be spent now.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn held(&self, now: Timestamp) -> u64 {
+        u64::from(self.lease.held(Tick::of_us(now.us())))
     }
 
     /// Gives everything back, for a gateway that ends.
@@ -281,8 +294,8 @@ impl Entry {
         }
         let held = self.lease.expire(Tick::of_us(now.us()));
         let something = held > 0 || books.has_to_return();
-        match books.contract().filter(|_| something) {
-            Some(contract) => Settled::Fly(self.return_all(&mut books, &contract, around, now)),
+        match books.terms().filter(|_| something) {
+            Some(terms) => Settled::Fly(self.return_all(&mut books, &terms, around, now)),
             None => Settled::Nothing,
         }
     }
@@ -324,26 +337,26 @@ impl Entry {
     fn main(
         &self,
         books: &mut Books,
-        contract: &Contract,
+        terms: &Terms,
         around: &Surroundings,
         now: Timestamp,
     ) -> Flight {
         let in_word = self.lease.tokens();
         let held = self.lease.expire(Tick::of_us(now.us()));
         self.busy.store(true, Ordering::Relaxed);
-        books.main(contract, Word { in_word, held }, around, now)
+        books.main(terms, Word { in_word, held }, around, now)
     }
 
     fn return_all(
         &self,
         books: &mut Books,
-        contract: &Contract,
+        terms: &Terms,
         around: &Surroundings,
         now: Timestamp,
     ) -> Flight {
         books.take_back(self.lease.tokens(), self.lease.take_all(Tick::of_us(now.us())));
         self.busy.store(true, Ordering::Relaxed);
-        books.return_all(contract, around, now)
+        books.return_all(terms, around, now)
     }
 
     fn credit(&self, books: &mut Books, seen: &Seen) {

@@ -12,6 +12,13 @@ const IDLE_AFTER: Duration = Duration::from_millis(150);
 /// A lease in use is renewed so long before its end.
 const RENEWED_BEFORE: Duration = Duration::from_millis(150);
 
+/// So few tokens wait longer, if they are less than one part in so many of the capacity.
+const FEW_MAX: u32 = 4;
+const MISSED_SOON_PART: u64 = 20;
+const IDLE_FEW_AFTER: Duration = Duration::from_millis(400);
+/// Less than one part in so many of the capacity is missed by nobody.
+const MISSED_PART: u64 = 100;
+
 #[derive(Debug, Default)]
 pub(crate) struct LeaseBook {
     counted: u64,
@@ -109,16 +116,20 @@ impl LeaseBook {
         self.returned > 0
     }
 
-    pub(crate) fn is_idle(&self, now: Timestamp) -> bool {
-        now.since(self.moved_at) >= IDLE_AFTER
+    pub(crate) fn is_in_use(&self, now: Timestamp) -> bool {
+        now.since(self.moved_at) < IDLE_AFTER
     }
 
     pub(crate) fn is_ending(&self, now: Timestamp) -> bool {
         self.deadline.since(now) < RENEWED_BEFORE
     }
 
-    /// Whether returning pays for a call: more than a token, or a hundredth of `capacity`.
-    pub(crate) fn is_worth_returning(&self, held: u32, capacity: u64) -> bool {
-        held > 1 || self.counted > 0 && self.counted >= capacity / 100
+    /// Whether it has been without use for so long that it goes back. A few tokens wait longer:
+    /// the next request of a slow key is not far. What nobody would miss ends with its lease.
+    pub(crate) fn goes_back(&self, held: u32, capacity: u64, now: Timestamp) -> bool {
+        let idle = now.since(self.moved_at);
+        let is_few = held <= FEW_MAX && self.counted < capacity / MISSED_SOON_PART;
+        let missed = held > 1 || self.counted >= (capacity / MISSED_PART).max(1);
+        missed && idle >= if is_few { IDLE_FEW_AFTER } else { IDLE_AFTER }
     }
 }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::Contract;
 use super::flight::Surroundings;
 use super::meter::OutageMeter;
 use super::seen::Seen;
+use super::settings::Terms;
 use crate::call::Owed;
 use crate::decision::{Outcome, Wait};
 use crate::degraded::{FailurePolicy, LocalAnswer, LocalBucket, PlanPart};
@@ -45,19 +45,13 @@ impl Outage {
     }
 
     /// `cost` was admitted, and no call will charge it.
-    pub(crate) fn admitted(
-        &mut self,
-        contract: &Contract,
-        cost: u64,
-        part: PlanPart,
-        now: Timestamp,
-    ) {
-        let leaks = match contract.failure {
+    pub(crate) fn admitted(&mut self, terms: &Terms, cost: u64, part: PlanPart, now: Timestamp) {
+        let leaks = match terms.failure {
             FailurePolicy::Share(share) if share < 10_000 => part.at_failure_share(share),
             FailurePolicy::Share(_) | FailurePolicy::Open => part,
         };
         let meter = self.meter.get_or_insert_with(|| OutageMeter::new(now));
-        meter.admit(&contract.plan.limits, leaks, cost, now);
+        meter.admit(&terms.plan.limits, leaks, cost, now);
     }
 
     /// What the next main call has to charge.
@@ -79,15 +73,15 @@ impl Outage {
 
     pub(crate) fn decide(
         &mut self,
-        contract: &Contract,
+        terms: &Terms,
         cost: u64,
         last: Option<&Seen>,
         part: PlanPart,
         now: Timestamp,
     ) -> Outcome {
-        match contract.failure {
+        match terms.failure {
             FailurePolicy::Open => {
-                let limits = contract.plan.limits;
+                let limits = terms.plan.limits;
                 let full = limits.smallest_capacity().saturating_sub(cost);
                 let remaining = last.map_or(full, |seen| seen.reply.levels.available(&limits));
                 Outcome::Allowed { remaining }
@@ -96,21 +90,21 @@ impl Outage {
                 let probe_in = self.probe_at.map_or(CLOSED_RETRY, |at| at.since(now));
                 Outcome::Denied { wait: Wait::Until(probe_in) }
             }
-            FailurePolicy::Share(share) => self.take_local(contract, cost, share, last, part, now),
+            FailurePolicy::Share(share) => self.take_local(terms, cost, share, last, part, now),
         }
     }
 
     fn take_local(
         &mut self,
-        contract: &Contract,
+        terms: &Terms,
         cost: u64,
         share: u32,
         last: Option<&Seen>,
         part: PlanPart,
         now: Timestamp,
     ) -> Outcome {
-        let limits = &contract.plan.limits;
-        let fill = last.map(|seen| seen.fill(contract.plan));
+        let limits = &terms.plan.limits;
+        let fill = last.map(|seen| seen.fill(terms.plan));
         let luck = fastrand::u64(..10_000);
         let fresh = || LocalBucket::start(limits, share, part, fill, luck, now);
         let mut local = match self.local {

@@ -19,6 +19,20 @@ pub struct Contract {
     pub failure: FailurePolicy,
 }
 
+/// A contract without its key: what an entry of that key remembers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) plan: PlanNumbers,
+    pub(crate) reset: PlanVersion,
+    pub(crate) failure: FailurePolicy,
+}
+
+impl Contract {
+    pub(crate) fn terms(&self) -> Terms {
+        Terms { plan: self.plan, reset: self.reset, failure: self.failure }
+    }
+}
+
 /// How a limiter works.
 #[derive(Debug, Clone, Copy)]
 pub struct LimiterSettings {

@@ -11,6 +11,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, advance};
 
 use super::*;
+use crate::call::{PlanNumbers, PlanVersion};
+use crate::degraded::FailurePolicy;
 use crate::key::{ScopeId, VersionSource};
 use crate::limit::{Limit, Limits};
 use crate::store::memory::MemoryStore;
@@ -441,4 +443,10 @@ async fn idle_keys_are_forgotten() {
     advance(Duration::from_secs(31)).await;
     world.limiter.sweep();
     assert_eq!(world.limiter.keys(), 0);
+}
+
+#[test]
+fn an_entry_is_small() {
+    let bytes = size_of::<Entry>();
+    assert!(bytes <= 344, "{bytes} bytes for every active key");
 }

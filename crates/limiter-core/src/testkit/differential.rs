@@ -8,6 +8,7 @@
 
 mod build;
 mod faults;
+pub mod raw; // the script itself
 mod states;
 mod step;
 mod stored;
@@ -15,11 +16,9 @@ mod timed;
 
 use redis::{Connection, Pipeline, RedisResult, Value};
 
-use self::step::{Answer, Step, Stepper};
-use crate::bucket;
-
 pub use self::build::{BRANCHES, Script};
 pub use self::faults::{FAULTS, Fault};
+use self::step::{Answer, Step, Stepper};
 pub use self::timed::TimedRedis;
 
 /// Steps that share a round trip.
@@ -109,7 +108,7 @@ fn play(
     let mut answers = values.chunks_exact(Step::COMMANDS);
     for step in batch {
         let answer = answers.next().map(|values| Answer::read(values, is_plain));
-        let applied = bucket::apply(step.state(), step.found(), &step.request, step.now);
+        let applied = step.applied();
         tally.steps += 1;
         tally.asked += u64::from(step.request.need > 0);
         tally.denied += u64::from(step.request.need > 0 && applied.reply.granted == 0);

@@ -13,4 +13,9 @@ mod differential; // the script against the model
 mod properties; // what holds for every bucket
 mod proxy; // a network that loses answers
 mod redis_link; // a Redis that stops, dies or loses answers
+mod redis_faults; // what a server refuses, and why
+mod sentinel; // a primary that is replaced
+mod cluster; // slots and nodes that come and go
+mod accounts; // who may do what, and over TLS
 mod stores; // one suite over every store
+mod simulation; // a fleet on a clock of events

@@ -12,23 +12,17 @@ use limiter_core::{
     Request, ScopeId, SystemClock, VersionSource,
 };
 use rustix::process::Signal;
+use test_servers::Port;
 use tokio::task::JoinSet;
 
 use crate::proxy::{Loss, Proxy};
-use crate::server::{PATIENCE, Server, free_port, store_at, until};
+use crate::server::{PATIENCE, Server, plan, store_at, until};
 
 /// The promise: exact again so long after the server is healthy.
 const RECOVERY_MAX: Duration = Duration::from_secs(2);
 
 fn key() -> BucketKey {
-    BucketKey::new(VersionSource::File, ScopeId::Client("acme"))
-}
-
-/// A bucket of so many tokens that hardly refills.
-fn plan(capacity: u64) -> PlanNumbers {
-    let refill = RefillRate::new(1, 86_400_000_000).unwrap();
-    let burst = Limit::new(Capacity::new(capacity).unwrap(), refill).unwrap();
-    PlanNumbers { version: PlanVersion(2), limits: Limits::burst_only(burst) }
+    crate::server::key("acme")
 }
 
 async fn take(store: &RedisStore, capacity: u64) -> Result<Reply, StoreError> {
@@ -38,18 +32,8 @@ async fn take(store: &RedisStore, capacity: u64) -> Result<Reply, StoreError> {
         .expect("every call ends")
 }
 
-/// Calls until one is answered; how long that took, and its reply.
 async fn until_answered(store: &RedisStore, capacity: u64) -> (Duration, Reply) {
-    let clock = SystemClock::new();
-    let started = clock.now();
-    loop {
-        if let Ok(reply) = take(store, capacity).await {
-            return (clock.now().since(started), reply);
-        }
-        let waited = clock.now().since(started);
-        assert!(waited < PATIENCE, "no call was answered for {waited:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    crate::server::until_answered(store, &key(), capacity).await
 }
 
 /// How often the server was sent each command that has to do with buckets.
@@ -237,8 +221,8 @@ async fn a_killed_server_is_found_again_when_it_returns() {
 
 #[tokio::test]
 async fn a_store_without_a_server_starts_answers_at_once_and_heals() {
-    let port = free_port();
-    let store = store_at(&format!("redis://127.0.0.1:{port}/"), 1);
+    let port = Port::free().unwrap();
+    let store = store_at(&format!("redis://{}/", port.address()), 1);
     let outcome = take(&store, 10).await;
     assert!(
         matches!(outcome, Err(StoreError::Unreachable(_) | StoreError::Tripped { .. })),
@@ -253,8 +237,8 @@ async fn a_store_without_a_server_starts_answers_at_once_and_heals() {
 
 #[tokio::test]
 async fn an_outage_causes_few_dials() {
-    let port = free_port();
-    let store = store_at(&format!("redis://127.0.0.1:{port}/"), 2);
+    let port = Port::free().unwrap();
+    let store = store_at(&format!("redis://{}/", port.address()), 2);
     let clock = SystemClock::new();
     let started = clock.now();
     while clock.now().since(started) < Duration::from_secs(5) {
@@ -272,8 +256,8 @@ async fn a_demoted_server_refuses_without_taking_and_is_dialled_again() {
     let store = server.store(1).await;
     let mut admin = server.connection();
     take(&store, 10).await.unwrap();
-    let closed = free_port();
-    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(closed).exec(&mut admin).unwrap();
+    let closed = Port::free().unwrap();
+    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(closed.number()).exec(&mut admin).unwrap();
     let outcome = take(&store, 10).await;
     assert!(
         matches!(&outcome, Err(StoreError::Refused { code }) if code == "READONLY"),

@@ -1,65 +1,62 @@
-//! A Redis of one's own: a child process on a free port, in a folder that goes with it.
+//! Stores over real servers, and bounded waiting.
 
-use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use limiter_core::store::BucketStore;
 use limiter_core::store::redis::{RedisSettings, RedisStore};
-use limiter_core::{Clock, SystemClock};
-use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
+use limiter_core::{
+    BucketKey, Capacity, Clock, Limit, Limits, PlanNumbers, PlanVersion, RefillRate, Reply,
+    Request, ScopeId, SystemClock, VersionSource,
+};
+use rustix::process::Signal;
+use test_servers::Port;
 use tokio::runtime::Handle;
 
 /// How long anything local may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = test_servers::PATIENCE;
 
 /// A running server; killed when dropped.
 pub(crate) struct Server {
-    child: Child,
+    server: test_servers::Server,
     pub(crate) port: u16,
-    _folder: TempDir,
 }
 
 impl Server {
     /// Starts one and waits until it answers.
     pub(crate) fn start() -> Server {
-        Server::start_at(free_port())
+        let server = test_servers::Server::start().unwrap();
+        let port = server.port();
+        Server { server, port }
     }
 
     /// Starts one on a certain port.
-    pub(crate) fn start_at(port: u16) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        let child = spawn(port, &folder);
-        let server = Server { child, port, _folder: folder };
-        server.wait_until_it_answers();
-        server
+    pub(crate) fn start_at(port: Port) -> Server {
+        let number = port.number();
+        let server = test_servers::ServerOptions::default().port(port).start().unwrap();
+        Server { server, port: number }
     }
 
     /// Kills it and starts another one, empty, on the same port.
     pub(crate) fn restart(&mut self) {
-        self.kill();
-        self.child = spawn(self.port, &self._folder);
-        self.wait_until_it_answers();
+        self.server.restart().unwrap();
     }
 
     pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.server.kill();
     }
 
     /// Stops (SIGSTOP) or continues (SIGCONT) it.
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).unwrap();
+        self.server.process().unwrap().signal(signal).unwrap();
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        self.server.url()
     }
 
     pub(crate) fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+        self.server.connection().unwrap()
     }
 
     /// A store over this server that is linked.
@@ -68,35 +65,16 @@ impl Server {
         until("the store is linked", || store.is_answering()).await;
         store
     }
-
-    fn wait_until_it_answers(&self) {
-        let started = SystemClock::new().now();
-        let client = redis::Client::open(self.url()).unwrap();
-        loop {
-            let ping = client
-                .get_connection()
-                .and_then(|mut connection| redis::cmd("PING").query::<String>(&mut connection));
-            if ping.is_ok() {
-                return;
-            }
-            let waited = SystemClock::new().now().since(started);
-            assert!(waited < PATIENCE, "redis-server did not answer: {ping:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _already_gone = self.child.kill();
-        let _already_gone = self.child.wait();
-    }
 }
 
 /// A store that may not be linked yet.
 pub(crate) fn store_at(url: &str, connections: usize) -> Arc<RedisStore> {
+    store_with(RedisSettings { connections, ..RedisSettings::new(url) })
+}
+
+/// The same with other settings.
+pub(crate) fn store_with(settings: RedisSettings) -> Arc<RedisStore> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let settings = RedisSettings { connections, ..RedisSettings::new(url) };
     Arc::new(RedisStore::connect(&settings, &Handle::current(), &clock).unwrap())
 }
 
@@ -110,20 +88,55 @@ pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+/// Polls until the store tells a trouble with one of these words in it.
+pub(crate) async fn until_told(store: &RedisStore, words: &[&str]) {
+    let clock = SystemClock::new();
+    let started = clock.now();
+    loop {
+        let trouble = store.trouble();
+        if trouble.as_ref().is_some_and(|told| words.iter().any(|word| told.contains(word))) {
+            return;
+        }
+        let waited = clock.now().since(started);
+        assert!(waited < PATIENCE / 2, "told is {trouble:?}, nothing of {words:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
-fn spawn(port: u16, folder: &TempDir) -> Child {
-    Command::new("redis-server")
-        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"])
-        .arg(port.to_string())
-        .arg("--dir")
-        .arg(folder.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|error| {
-            panic!("redis-server did not start ({error}); install it: apt-get install redis-server")
-        })
+/// Runs what blocks (what one does to servers) while stores and callers of this test go on.
+pub(crate) fn meanwhile<T>(work: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(work)
+}
+
+/// A bucket of so many tokens that hardly refills.
+pub(crate) fn plan(capacity: u64) -> PlanNumbers {
+    let refill = RefillRate::new(1, 3_600_000_000).unwrap();
+    let burst = Limit::new(Capacity::new(capacity).unwrap(), refill).unwrap();
+    PlanNumbers { version: PlanVersion(2), limits: Limits::burst_only(burst) }
+}
+
+pub(crate) fn key(client: &str) -> BucketKey {
+    BucketKey::new(VersionSource::File, ScopeId::Client(client))
+}
+
+/// Calls for one token until one is answered; how long that took, and its reply.
+pub(crate) async fn until_answered(
+    store: &RedisStore,
+    key: &BucketKey,
+    capacity: u64,
+) -> (Duration, Reply) {
+    let clock = SystemClock::new();
+    let started = clock.now();
+    loop {
+        let outcome = store.call(key, &Request::take(plan(capacity), 1, 1)).await;
+        let waited = clock.now().since(started);
+        match outcome {
+            Ok(reply) => return (waited, reply),
+            Err(error) => {
+                let trouble = store.trouble();
+                assert!(waited < PATIENCE, "no answer for {waited:?}: {error:?}, {trouble:?}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

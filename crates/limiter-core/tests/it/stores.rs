@@ -11,10 +11,12 @@ use limiter_core::{
     Request, ScopeId, VersionSource,
 };
 
-use crate::server::Server;
+use test_servers::{Cluster, SentinelSet};
+
+use crate::server::{Server, meanwhile};
 
 /// A server's time passes by itself.
-struct RealTime;
+pub(crate) struct RealTime;
 
 impl Advance for RealTime {
     async fn advance(&self, by: Duration) {
@@ -58,6 +60,22 @@ async fn redis_passes_the_suite() {
     let server = Server::start();
     let store = server.store(2).await;
     check_store(&store, &RealTime, "redis").await;
+    store.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_under_sentinel_passes_the_suite() {
+    let set = meanwhile(|| SentinelSet::start(1)).unwrap();
+    let store = crate::sentinel::store(&set).await;
+    check_store(&store, &RealTime, "sentinel").await;
+    store.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_cluster_passes_the_suite() {
+    let cluster = meanwhile(Cluster::start).unwrap();
+    let store = crate::cluster::store(&cluster).await;
+    check_store(&store, &RealTime, "cluster").await;
     store.shut_down().await;
 }
 

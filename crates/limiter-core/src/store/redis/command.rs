@@ -1,22 +1,46 @@
-//! The script's arguments and reply as numbers.
+//! The script's argument and reply: one text of numbers each.
 //!
-//! `take.lua` holds the other half; its header lists every position. A reply that does not fit is
-//! an error here, never a guess.
+//! `take.lua` holds the other half; its header lists every number and its width. A text costs a
+//! server much less than the numbers in it would, sent one by one. A reply that does not fit is an
+//! error here, never a guess.
 
-use crate::call::{Found, GENERATION_US, Level, Levels, PlanNumbers, PlanVersion, Reply, Request};
+use crate::bucket;
+use crate::call::{
+    Found, GENERATION_US, LeaseReport, Level, Levels, Owed, PlanNumbers, PlanVersion, Reply,
+    Request, Witness,
+};
 use crate::limit::{Limit, Limits};
 use crate::time::Timestamp;
 use crate::units::{Capacity, EXACT_BOUND, RefillRate};
 
-/// Most arguments of a call.
-pub(crate) const ARGUMENTS_MAX: usize = 27;
-/// Numbers of a plan: three of each bucket.
-pub(crate) const PLAN_NUMBERS: usize = 6;
+/// Bytes of a plain take or peek.
+const PLAIN_BYTES: usize = 1 + 11 * 8;
+/// Bytes of a call that is about a lease or returns tokens.
+const LEASE_BYTES: usize = PLAIN_BYTES + 7 * 8;
+/// Bytes of a call that is about losses.
+const FULL_BYTES: usize = LEASE_BYTES + 8 * 8;
 
-const FLAG_PEEK: i64 = 1;
-const FLAG_LEASE: i64 = 2;
-const FLAG_WITNESS: i64 = 4;
-const FLAG_WITNESS_FORCED: i64 = 8;
+const FLAG_PEEK: u8 = 1;
+const FLAG_WITNESS_FORCED: u8 = 2;
+/// Where a lease or a witness is missing: no generation and no version is below zero.
+const NONE: i64 = -1;
+
+/// Kinds of a head: of a burst bucket alone, of both buckets.
+const KIND_BURST: u8 = 16;
+const KIND_BOTH: u8 = 32;
+const KIND_LEASE_DEAD: u8 = 4;
+
+/// Widths of stored integers, in bytes.
+pub(crate) mod width {
+    /// Granted tokens, capacities, tokens that may be lent.
+    pub(crate) const TOKENS: usize = 5;
+    /// A lease: tokens fit in 32 bits. Also the tokens of a refill rate.
+    pub(crate) const LENT: usize = 4;
+    /// Times, versions, totals, periods and parts of a token.
+    pub(crate) const EXACT: usize = 7;
+    /// A level, with its sign; sums of leases.
+    pub(crate) const LEVEL: usize = 6;
+}
 
 /// What a reply that does not fit is called.
 #[derive(Debug, thiserror::Error)]
@@ -25,106 +49,114 @@ pub(crate) struct BadReply {
     what: &'static str,
 }
 
-/// The numbers that follow the key. Trailing zeros are left out: a plain take is 10 numbers.
-pub(crate) fn arguments(request: &Request) -> impl Iterator<Item = i64> {
-    let numbers = numbers(request);
-    let used = numbers.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
-    numbers.into_iter().take(used)
+/// The one argument that follows the key.
+pub(crate) fn argument(request: &Request) -> Vec<u8> {
+    let Request { lease, witness, owed, .. } = *request;
+    let about_losses = witness.is_some() || owed != Owed::default();
+    let about_leases = lease.is_some() || request.demand_per_s > 0 || request.unused_need > 0;
+    let mut text = Vec::with_capacity(FULL_BYTES);
+    text.push(flags(request));
+    put(&mut text, &plain_numbers(request));
+    if about_leases || about_losses {
+        put(&mut text, &lease_numbers(request));
+    }
+    if about_losses {
+        put(&mut text, &loss_numbers(owed, witness));
+    }
+    debug_assert!([PLAIN_BYTES, LEASE_BYTES, FULL_BYTES].contains(&text.len()));
+    text
 }
 
-fn numbers(request: &Request) -> [i64; ARGUMENTS_MAX] {
-    let mut all = [0; ARGUMENTS_MAX];
-    let mut slots = all.iter_mut();
-    let mut put = |number: i64| {
-        if let Some(slot) = slots.next() {
-            *slot = number;
-        }
-    };
-    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    put(whole(request.plan.version.0));
-    limits_numbers(&request.plan.limits).into_iter().for_each(&mut put);
-    put(whole(request.reset.0));
-    put(whole(request.need));
-    put(whole(request.smallest_need));
-    put(flags(request));
-    let owed = request.owed;
-    for number in [
-        request.demand_per_s,
-        request.low_water,
-        request.scarce_poll_us,
-        request.unused_need,
-        owed.burst,
-        owed.sustained,
-    ] {
-        put(whole(number));
-    }
-    let lease = request.lease.map_or([0; 4], |l| [l.generation, l.counted, l.held, l.returned]);
-    lease.into_iter().map(whole).for_each(&mut put);
-    if let Some(witness) = request.witness {
-        put(whole(witness.at.us()));
-        put(witness.burst);
-        put(witness.sustained);
-        put(whole(witness.granted_total));
-        put(whole(witness.incarnation));
-        put(whole(witness.version.0));
-    }
-    all
-}
-
-fn flags(request: &Request) -> i64 {
+fn flags(request: &Request) -> u8 {
     let mut flags = 0;
     if request.peek {
         flags |= FLAG_PEEK;
     }
-    if request.lease.is_some() {
-        flags |= FLAG_LEASE;
-    }
-    if let Some(witness) = request.witness {
-        flags |= FLAG_WITNESS;
-        if witness.force {
-            flags |= FLAG_WITNESS_FORCED;
-        }
+    if request.witness.is_some_and(|witness| witness.force) {
+        flags |= FLAG_WITNESS_FORCED;
     }
     flags
 }
 
-/// Capacity, tokens and period of the burst limit, then of the sustained one or zeros.
-pub(crate) fn limits_numbers(limits: &Limits) -> [i64; PLAN_NUMBERS] {
+fn plain_numbers(request: &Request) -> [i64; 11] {
+    let limits = &request.plan.limits;
     let [c, n, p] = limit_numbers(limits.burst);
     let [cs, ns, ps] = limits.sustained.map_or([0; 3], limit_numbers);
-    [c, n, p, cs, ns, ps]
+    let version = whole(request.plan.version.0);
+    let most = whole(bucket::most_lent(limits));
+    let (need, smallest) = (whole(request.need), whole(request.smallest_need));
+    [version, c, n, p, cs, ns, ps, most, need, smallest, whole(request.reset.0)]
 }
 
-fn limit_numbers(limit: Limit) -> [i64; 3] {
+fn lease_numbers(request: &Request) -> [i64; 7] {
+    let [plenty, scarce] = bucket::wanted(request);
+    let unused = whole(request.unused_need);
+    let [generation, counted, held, returned] =
+        request.lease.map_or([NONE, 0, 0, 0], |lease: LeaseReport| {
+            [lease.generation, lease.counted, lease.held, lease.returned].map(whole)
+        });
+    [plenty, scarce, unused, generation, counted, held, returned]
+}
+
+fn loss_numbers(owed: Owed, witness: Option<Witness>) -> [i64; 8] {
+    let (burst, sustained) = (whole(owed.burst), whole(owed.sustained));
+    let Some(seen) = witness else { return [burst, sustained, NONE, 0, 0, 0, 0, 0] };
+    let (version, at) = (whole(seen.version.0), whole(seen.at.us()));
+    let (total, incarnation) = (whole(seen.granted_total), whole(seen.incarnation));
+    [burst, sustained, version, at, seen.burst, seen.sustained, total, incarnation]
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn put(text: &mut Vec<u8>, numbers: &[i64]) {
+    for number in numbers {
+        text.extend_from_slice(&double(*number).to_le_bytes());
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "what matters is below 2^53")]
+const fn double(number: i64) -> f64 {
+    number as f64
+}
+
+/// Capacity, tokens and period.
+pub(crate) fn limit_numbers(limit: Limit) -> [i64; 3] {
     let refill = limit.refill();
     [limit.capacity().get(), refill.tokens(), refill.per_us()].map(u64::cast_signed)
 }
 
 /// Reads the reply to `asked`. What follows from its time and the request is not sent.
-pub(crate) fn reply(numbers: &[i64], asked: &Request) -> Result<Reply, BadReply> {
-    let mut fields = Fields { numbers };
-    let granted = fields.whole()?;
-    let lent = fields.whole()?;
-    let lease_dead = fields.whole()? != 0;
-    let burst = Level { tokens: fields.next()?, remainder: fields.whole()? };
-    let sustained = Level { tokens: fields.next()?, remainder: fields.whole()? };
-    let outstanding = fields.whole()?;
-    let at = Timestamp::from_us(fields.whole()?);
-    let granted_total = fields.whole()?;
-    let incarnation = fields.whole()?;
-    let found = match fields.next()? {
+pub(crate) fn reply(text: &[u8], asked: &Request) -> Result<Reply, BadReply> {
+    let mut fields = Fields { text };
+    let granted = fields.whole(width::TOKENS)?;
+    let lent = fields.whole(width::LENT)?;
+    let kind = fields.byte()?;
+    let at = Timestamp::from_us(fields.whole(width::EXACT)?);
+    let burst = fields.level()?;
+    let outstanding = fields.whole(width::LEVEL)? + fields.whole(width::LEVEL)?;
+    let granted_total = fields.whole(width::EXACT)?;
+    let incarnation = fields.whole(width::EXACT)?;
+    let both = kind & !(KIND_LEASE_DEAD | 3) == KIND_BOTH;
+    if !both && kind & !(KIND_LEASE_DEAD | 3) != KIND_BURST {
+        return Err(BadReply { what: "kind" });
+    }
+    let sustained = if both { fields.level()? } else { Level::default() };
+    let found = match kind & 3 {
         0 => Found::Known,
         1 => Found::Nothing,
         2 => Found::Unreadable,
         _ => return Err(BadReply { what: "found" }),
     };
-    let version = PlanVersion(fields.whole()?);
-    let limits = if fields.numbers.is_empty() { asked.plan.limits } else { fields.limits()? };
-    let plan = PlanNumbers { version, limits };
+    let plan = if fields.text.is_empty() { asked.plan } else { fields.plan(both)? };
+    if plan.limits.sustained.is_some() != both || !fields.text.is_empty() {
+        return Err(BadReply { what: "buckets" });
+    }
+    let lease_dead = kind & KIND_LEASE_DEAD != 0;
     let held = asked.lease.filter(|_| !lease_dead).map_or(0, |lease| lease.held);
     let generation = at.us() / GENERATION_US;
     let death = Timestamp::from_us((generation + 2) * GENERATION_US);
-    let levels = Levels { burst, sustained };
     Ok(Reply {
         granted,
         lent,
@@ -132,7 +164,7 @@ pub(crate) fn reply(numbers: &[i64], asked: &Request) -> Result<Reply, BadReply>
         generation,
         valid: death.since(at),
         lease_dead,
-        levels,
+        levels: Levels { burst, sustained },
         outstanding,
         at,
         granted_total,
@@ -143,29 +175,40 @@ pub(crate) fn reply(numbers: &[i64], asked: &Request) -> Result<Reply, BadReply>
 }
 
 struct Fields<'a> {
-    numbers: &'a [i64],
+    text: &'a [u8],
 }
 
 impl Fields<'_> {
-    fn next(&mut self) -> Result<i64, BadReply> {
-        let (first, rest) = self.numbers.split_first().ok_or(BadReply { what: "too short" })?;
-        self.numbers = rest;
-        Ok(*first)
+    fn take(&mut self, width: usize) -> Result<[u8; 8], BadReply> {
+        let short = BadReply { what: "too short" };
+        let (first, rest) = self.text.split_at_checked(width).ok_or(short)?;
+        self.text = rest;
+        let mut bytes = [0; 8];
+        bytes.iter_mut().zip(first).for_each(|(byte, read)| *byte = *read);
+        Ok(bytes)
     }
 
-    fn whole(&mut self) -> Result<u64, BadReply> {
-        u64::try_from(self.next()?)
-            .ok()
-            .filter(|number| *number < EXACT_BOUND)
-            .ok_or(BadReply { what: "a number is out of range" })
+    fn byte(&mut self) -> Result<u8, BadReply> {
+        self.take(1).map(|[byte, ..]| byte)
     }
 
-    /// A limit whose numbers are exactly these, or `None` where all three are zero.
-    fn limit(&mut self) -> Result<Option<Limit>, BadReply> {
-        let (capacity, tokens, per_us) = (self.whole()?, self.whole()?, self.whole()?);
-        if capacity == 0 && tokens == 0 && per_us == 0 {
-            return Ok(None);
-        }
+    fn whole(&mut self, width: usize) -> Result<u64, BadReply> {
+        let number = u64::from_le_bytes(self.take(width)?);
+        let wrong = BadReply { what: "a number is out of range" };
+        if number < EXACT_BOUND { Ok(number) } else { Err(wrong) }
+    }
+
+    fn level(&mut self) -> Result<Level, BadReply> {
+        let unsigned = u64::from_le_bytes(self.take(width::LEVEL)?);
+        let above = 64 - 8 * u32::try_from(width::LEVEL).unwrap_or(0);
+        let tokens = (unsigned << above).cast_signed() >> above;
+        Ok(Level { tokens, remainder: self.whole(width::EXACT)? })
+    }
+
+    /// A limit whose numbers are exactly these.
+    fn limit(&mut self) -> Result<Limit, BadReply> {
+        let capacity = self.whole(width::TOKENS)?;
+        let (tokens, per_us) = (self.whole(width::LENT)?, self.whole(width::EXACT)?);
         let exact = || {
             let limit =
                 Limit::new(Capacity::new(capacity).ok()?, RefillRate::new(tokens, per_us).ok()?)
@@ -173,11 +216,14 @@ impl Fields<'_> {
             let refill = limit.refill();
             (refill.tokens() == tokens && refill.per_us() == per_us).then_some(limit)
         };
-        exact().map(Some).ok_or(BadReply { what: "a limit is out of range" })
+        exact().ok_or(BadReply { what: "a limit is out of range" })
     }
 
-    fn limits(&mut self) -> Result<Limits, BadReply> {
-        let burst = self.limit()?.ok_or(BadReply { what: "no burst limit" })?;
-        Ok(Limits { burst, sustained: self.limit()? })
+    fn plan(&mut self, both: bool) -> Result<PlanNumbers, BadReply> {
+        let version = PlanVersion(self.whole(width::EXACT)?);
+        let burst = self.limit()?;
+        let _most_lent = self.whole(width::TOKENS)?;
+        let sustained = if both { Some(self.limit()?) } else { None };
+        Ok(PlanNumbers { version, limits: Limits { burst, sustained } })
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Codes that are counted by name; a closed set, so that labels stay few.
-const CODES: [&str; 12] = [
+const CODES: [&str; 14] = [
     "LOADING",
     "READONLY",
     "OOM",
@@ -13,6 +13,8 @@ const CODES: [&str; 12] = [
     "MASTERDOWN",
     "CLUSTERDOWN",
     "MOVED",
+    "ASK",
+    "TRYAGAIN",
     "BUSY",
     "NOPERM",
     "NOAUTH",
@@ -36,6 +38,8 @@ pub struct RedisCounters {
     pub reconnects: AtomicU64,
     /// Times the script's text was sent because the server did not know it.
     pub script_loads: AtomicU64,
+    /// Calls that were sent on because another node of the Cluster is in charge.
+    pub redirects: AtomicU64,
     /// The server's memory is bounded and it drops keys when it is full: live buckets among them.
     pub may_evict: AtomicBool,
     /// Keys that the server has dropped so since it started.

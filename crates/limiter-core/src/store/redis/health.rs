@@ -1,20 +1,46 @@
-//! Settings of a server that can lose live buckets, and what it has lost: for the operator, never
-//! for a decision. A server that does not tell (an account may not be allowed to ask) is taken as
-//! it was.
+//! What a server says of itself: its role, which run it is, settings with which it can lose live
+//! buckets, and what it has lost. A server that does not tell (an account may not be allowed to
+//! ask) is taken as it was.
 
 use std::sync::atomic::Ordering;
 
+use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use super::counters::RedisCounters;
 
-/// Asks once and notes the answer. Whatever goes wrong here is no reason to lose the connection.
-pub(super) async fn look(connection: &mut MultiplexedConnection, counters: &RedisCounters) {
+/// Asks once and notes the answer; false if the server says that it is a replica. Whatever else
+/// goes wrong here is no reason to lose the connection.
+pub(super) async fn look(connection: &mut MultiplexedConnection, counters: &RedisCounters) -> bool {
     let mut asked = redis::pipe();
-    asked.cmd("INFO").arg("memory").cmd("INFO").arg("stats");
-    if let Ok((memory, stats)) = asked.query_async::<(String, String)>(connection).await {
-        note(&memory, &stats, counters);
+    asked.cmd("ROLE").cmd("INFO").arg("memory").cmd("INFO").arg("stats");
+    let Ok(answers) = connection.send_packed_commands(&asked, 0, 3).await else { return true };
+    let [role, memory, stats] = answers.as_slice() else { return true };
+    if let (Some(memory), Some(stats)) = (text(memory), text(stats)) {
+        note(memory, stats, counters);
     }
+    !matches!(role, Value::Array(_)) || is_primary(role)
+}
+
+/// Whether an answer to ROLE is that of a primary.
+pub(super) fn is_primary(role: &Value) -> bool {
+    let Value::Array(parts) = role else { return false };
+    parts.first().and_then(text) == Some("master")
+}
+
+/// The name of this run, from the section `server` of INFO.
+pub(super) fn run_id(server: &Value) -> Option<String> {
+    field(text(server)?, "run_id").map(str::to_owned)
+}
+
+pub(super) fn text(value: &Value) -> Option<&str> {
+    if let Value::BulkString(bytes) = value {
+        return std::str::from_utf8(bytes).ok();
+    }
+    if let Value::SimpleString(text) | Value::VerbatimString { text, .. } = value {
+        return Some(text);
+    }
+    None
 }
 
 fn note(memory: &str, stats: &str, counters: &RedisCounters) {

@@ -9,7 +9,7 @@ use super::faults::Fault;
 use crate::store::redis::script;
 
 /// Branch marks in the script, numbered from 1.
-pub const BRANCHES: usize = 44;
+pub const BRANCHES: usize = 50;
 
 const CLOCK_LINE: &str = "local time = redis.call('TIME') --=clock";
 /// The time comes as names of keys, since arguments have their places: digits, then the bucket's
@@ -17,7 +17,7 @@ const CLOCK_LINE: &str = "local time = redis.call('TIME') --=clock";
 const CLOCK_GIVEN: &str =
     "local time = { string.match(KEYS[2], '^%d+'), string.match(KEYS[3], '^%d+') }";
 const END_LINE: &str = "return reply --=end";
-const SHEBANG: &str = "#!lua\n";
+const FIRST_LINE: &str = "local EXACT = 9007199254740992\n";
 
 /// The script in the two forms that a run needs.
 #[derive(Debug)]
@@ -49,7 +49,8 @@ impl Script {
 
     fn from_text(text: &str) -> Script {
         let plain = replace_once(text, CLOCK_LINE, CLOCK_GIVEN);
-        let mut counting = replace_once(&plain, SHEBANG, "#!lua\nlocal seen = {}\n");
+        let mut counting =
+            replace_once(&plain, FIRST_LINE, &format!("local seen = {{}}\n{FIRST_LINE}"));
         for branch in 1..=BRANCHES {
             let mark = format!("--@{branch}\n");
             counting = replace_once(&counting, &mark, &format!("seen[{branch}] = 1\n"));

@@ -17,11 +17,12 @@ impl Fault {
 }
 
 /// Every fault that is planted; each is one plausible mistake.
-pub const FAULTS: [Fault; 16] = [
+pub const FAULTS: [Fault; 20] = [
     Fault {
         name: "no-cap",
         changes: &[
-            ("local room = capacity - outstanding", "local room = capacity"),
+            ("local room = capacity_b - outstanding", "local room = capacity_b"),
+            ("    room = capacity_s - outstanding", "    room = capacity_s"),
             ("capacity_b - outstanding - held)", "capacity_b)"),
             ("capacity_s - outstanding - held)", "capacity_s)"),
         ],
@@ -30,16 +31,19 @@ pub const FAULTS: [Fault; 16] = [
         name: "settle-before-refill",
         changes: &[(
             "local outstanding = lent_now + lent_before",
-            "local outstanding = max(0, lent_now + lent_before - (number(arg[19]) or 0))",
+            "local outstanding = math.max(0, lent_now + lent_before - (counted or 0))",
         )],
     },
     Fault {
         name: "skip-settle",
-        changes: &[("lent_now = lent_now - min(counted, lent_now)", "lent_now = lent_now")],
+        changes: &[("counted < lent_now and lent_now - counted or 0", "lent_now")],
     },
     Fault {
         name: "float-levels",
-        changes: &[("level + (earned - rest) / period, rest", "level + earned / period, 0")],
+        changes: &[(
+            "level_b = level_b + (earned - part_b) / period_b",
+            "level_b = level_b + earned / period_b",
+        )],
     },
     Fault { name: "floor-for-ceil", changes: &[("us = us + 1", "us = us")] },
     Fault { name: "time-runs-back", changes: &[("if now < at then", "if now < at - 3600e6 then")] },
@@ -53,37 +57,47 @@ pub const FAULTS: [Fault; 16] = [
     },
     Fault {
         name: "witness-one-short",
-        changes: &[(
-            "(parts - parts % period) / period + 1)",
-            "(parts - parts % period) / period)",
-        )],
+        changes: &[("(parts - parts % period) / period + 1", "(parts - parts % period) / period")],
     },
     Fault {
         name: "debt-without-floor",
-        changes: &[("level_b = max(level_b - owed_b, lowest)", "level_b = level_b - owed_b")],
+        changes: &[(
+            "return level - owed > lowest and level - owed or lowest",
+            "return level - owed",
+        )],
     },
     Fault {
         name: "denials-write",
-        changes: &[("if (changed or taken > 0) and not peek then", "if not peek then")],
+        changes: &[("if (changed or taken > 0) and flags % 2 == 0 then", "if flags % 2 == 0 then")],
     },
     Fault {
         name: "generation-forgets",
-        changes: &[(
-            "lent_now, lent_before = 0, lent_now --@13",
-            "lent_now, lent_before = 0, 0 --@13",
-        )],
+        changes: &[("present == generation + 1 and lent_now or 0", "0")],
+    },
+    Fault {
+        name: "dead-tokens-do-not-cap",
+        changes: &[("if outstanding > 0 and present > generation + 1 then", "if false then")],
     },
     Fault {
         name: "last-token-kept",
         changes: &[("if available >= smallest then", "if available > smallest then")],
     },
-    Fault {
-        name: "dead-lease-lives",
-        changes: &[("live, dead = false, 1", "live, dead = true, 1")],
-    },
+    Fault { name: "dead-lease-lives", changes: &[("held, returned, dead = 0, 0, 4", "dead = 4")] },
     Fault { name: "partial-debit", changes: &[("level_s = level_s - taken", "level_s = level_s")] },
     Fault {
         name: "unreadable-is-full-for-ever",
-        changes: &[("local changed = found == 2", "local changed = false")],
+        changes: &[("local changed, rewrite = found == 2", "local changed, rewrite = false")],
+    },
+    Fault {
+        name: "lifetime-of-one-bucket",
+        changes: &[("(capacity_s == 0 or left * tokens_s >=", "(true or left * tokens_s >=")],
+    },
+    Fault {
+        name: "lifetime-from-frozen-time",
+        changes: &[("    local tail\n", "    local tail\n    clock = now\n")],
+    },
+    Fault {
+        name: "old-plan-stays-stored",
+        changes: &[("changed, rewrite = true, true", "changed = true")],
     },
 ];

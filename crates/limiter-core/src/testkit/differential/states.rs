@@ -91,6 +91,28 @@ impl Generator {
         Timestamp::from_us(now)
     }
 
+    /// A lifetime that ends about when the buckets of this state are full, or nowhere near.
+    pub(super) fn expires_near(&mut self, state: &State) -> u64 {
+        let at = state.at.us();
+        let limits = state.plan.limits;
+        let full_in = |(level, limit): (Level, Limit)| {
+            let whole = Level { remainder: 0, ..level };
+            whole.time_until(limit.capacity().get(), limit).map_or(0, |wait| wait.as_micros())
+        };
+        let full_in = state.levels.with(&limits).map(full_in).max().unwrap_or(0);
+        let full_at = at + u64::try_from(full_in).unwrap_or(0).min(EXACT_BOUND - at);
+        let dead_at = full_at + 2 * GENERATION_US;
+        match self.below(8) {
+            0 => full_at,
+            1 => full_at - 1,
+            2 => full_at + 1,
+            3 => dead_at,
+            4 => dead_at - 1,
+            5 => at.saturating_sub(self.any_size(40)),
+            _ => at + self.any_size(45),
+        }
+    }
+
     /// Until one of the levels has no room left.
     fn time_to_room(&mut self, state: &State) -> u64 {
         let limits = state.plan.limits;

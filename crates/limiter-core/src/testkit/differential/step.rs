@@ -2,14 +2,18 @@
 
 use redis::{Pipeline, Value};
 
-use super::stored::state_bytes;
+use super::stored::{IMPOSSIBLE, KIND, Kept, Lifetime, bytes_after, lifetime};
 use crate::bucket::{Applied, State, apply};
 use crate::call::{Found, Reply, Request};
+use crate::limit::Limits;
 use crate::store::redis::command;
 use crate::testkit::generate::Generator;
 use crate::time::Timestamp;
 
 const KEY: &str = "weir:{0123456789abcdef0123456789abcdef}";
+/// Lifetime of what is stored before a call, longer than the script sets any: it shows whether
+/// the call left it alone.
+const LIFETIME_BEFORE_MS: i64 = 1 << 56;
 /// How much of a lifetime may have passed when it is read in the same round trip.
 const LIFETIME_SLACK_MS: i64 = 60_000;
 
@@ -17,7 +21,7 @@ const LIFETIME_SLACK_MS: i64 = 60_000;
 #[derive(Debug, Clone)]
 enum Stored {
     Nothing,
-    State(State),
+    State(Kept),
     Bytes(Vec<u8>),
     List,
 }
@@ -34,14 +38,20 @@ impl Step {
     /// Commands of a step.
     pub(super) const COMMANDS: usize = 5;
 
-    pub(super) fn state(&self) -> Option<State> {
+    fn kept(&self) -> Option<Kept> {
         match &self.stored {
-            Stored::State(state) => Some(*state),
+            Stored::State(kept) => Some(*kept),
             Stored::Nothing | Stored::Bytes(_) | Stored::List => None,
         }
     }
 
-    pub(super) fn found(&self) -> Found {
+    /// What the model makes of it.
+    pub(super) fn applied(&self) -> Applied {
+        let state = self.kept().map(|kept| kept.state);
+        apply(state, self.found(), &self.request, self.now)
+    }
+
+    fn found(&self) -> Found {
         match &self.stored {
             Stored::State(_) => Found::Known,
             Stored::Nothing => Found::Nothing,
@@ -52,7 +62,7 @@ impl Step {
     /// What `GET` shows if the call wrote nothing.
     fn bytes(&self) -> Option<Vec<u8>> {
         match &self.stored {
-            Stored::State(state) => Some(state_bytes(state)),
+            Stored::State(kept) => Some(kept.bytes()),
             Stored::Bytes(bytes) => Some(bytes.clone()),
             Stored::Nothing | Stored::List => None,
         }
@@ -62,15 +72,15 @@ impl Step {
         pipeline.cmd("DEL").arg(KEY);
         match (&self.stored, self.bytes()) {
             (Stored::List, _) => pipeline.cmd("RPUSH").arg(KEY).arg("x"),
-            (_, Some(bytes)) => pipeline.cmd("SET").arg(KEY).arg(bytes),
+            (_, Some(bytes)) => {
+                pipeline.cmd("SET").arg(KEY).arg(bytes).arg("PX").arg(LIFETIME_BEFORE_MS)
+            }
             (_, None) => pipeline.cmd("EXISTS").arg(KEY),
         };
         let now = self.now.us();
         let (seconds, us) = (now / 1_000_000, now % 1_000_000);
         pipeline.cmd("EVALSHA").arg(digest).arg(3).arg(KEY).arg(seconds).arg(us);
-        for number in command::arguments(&self.request) {
-            pipeline.arg(number);
-        }
+        pipeline.arg(command::argument(&self.request));
         pipeline.cmd("GET").arg(KEY);
         pipeline.cmd("PTTL").arg(KEY);
     }
@@ -78,9 +88,9 @@ impl Step {
 
 /// What Redis said to a step.
 pub(super) struct Answer {
-    reply: Vec<i64>,
+    reply: Vec<u8>,
     pub(super) branches: u64,
-    /// The lifetime that the script chose, if it counts: −1 for no write.
+    /// The lifetime that the script chose, if it counts: −1 for no write, 0 for the one it found.
     keep: Option<i64>,
     stored: Option<Vec<u8>>,
     lifetime_ms: i64,
@@ -88,22 +98,27 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn read(values: &[Value], is_plain: bool) -> Result<Answer, String> {
-        let [_, _, reply, stored, lifetime] = values else {
-            return Err(format!("{} values", values.len()));
+        let [_, _, reply, stored, Value::Int(lifetime_ms)] = values else {
+            return Err(format!("unexpected answers: {values:?}"));
         };
-        let Value::Array(items) = reply else { return Err(format!("an error: {reply:?}")) };
         let (reply, branches, keep) = if is_plain {
-            (integers(items), 0, None)
-        } else if let [Value::Array(reply), Value::Int(visited), Value::Int(keep)] =
-            items.as_slice()
-        {
-            (integers(reply), visited.cast_unsigned(), Some(*keep))
+            let Value::BulkString(reply) = reply else {
+                return Err(format!("no plain reply: {reply:?}"));
+            };
+            (reply, 0, None)
         } else {
-            return Err(format!("an unexpected shape: {items:?}"));
+            let Value::Array(items) = reply else {
+                return Err(format!("no counted reply: {reply:?}"));
+            };
+            let [Value::BulkString(reply), Value::Int(visited), Value::Int(keep)] =
+                items.as_slice()
+            else {
+                return Err(format!("an unexpected shape: {items:?}"));
+            };
+            (reply, visited.cast_unsigned(), Some(*keep))
         };
         let stored = if let Value::BulkString(bytes) = stored { Some(bytes.clone()) } else { None };
-        let lifetime_ms = if let Value::Int(ms) = lifetime { *ms } else { i64::MIN };
-        Ok(Answer { reply, branches, keep, stored, lifetime_ms })
+        Ok(Answer { reply: reply.clone(), branches, keep, stored, lifetime_ms: *lifetime_ms })
     }
 
     /// What differs from the model, if anything.
@@ -113,25 +128,28 @@ impl Answer {
             Ok(reply) => return Some(replies(&reply, &model.reply)),
             Err(error) => return Some(error.to_string()),
         }
-        let expected_keep = model.keep_ms.map_or(-1, u64::cast_signed);
-        if self.keep.is_some_and(|keep| keep != expected_keep) {
-            return Some(format!("lifetime: script {:?}, model {expected_keep}", self.keep));
+        let written = lifetime(step.kept(), model, step.now.us());
+        let (keep, longest) = match (written, &step.stored) {
+            (Some((Lifetime::Set(ms), _)), _) => (ms.cast_signed(), ms.cast_signed()),
+            (Some((Lifetime::Kept, _)), _) => (0, LIFETIME_BEFORE_MS),
+            (None, Stored::State(_) | Stored::Bytes(_)) => (-1, LIFETIME_BEFORE_MS),
+            (None, Stored::List) => (-1, -1),
+            (None, Stored::Nothing) => (-1, -2),
+        };
+        if self.keep.is_some_and(|chosen| chosen != keep) {
+            return Some(format!("lifetime: script {:?}, model {keep}", self.keep));
         }
-        let expected = match model.keep_ms {
-            Some(_) => Some(state_bytes(&model.state)),
+        let expected = match written {
+            Some((_, expires_us)) => Some(bytes_after(model, expires_us)),
             None => step.bytes(),
         };
         if self.stored != expected {
             return Some(format!("stored: script {:?}, model {expected:?}", self.stored));
         }
-        let lifetime_fits = match model.keep_ms {
-            Some(_) => {
-                self.lifetime_ms <= expected_keep
-                    && expected_keep.saturating_sub(LIFETIME_SLACK_MS) <= self.lifetime_ms
-            }
-            None => self.lifetime_ms < 0,
-        };
-        (!lifetime_fits).then(|| format!("PTTL {}, model {expected_keep}", self.lifetime_ms))
+        let passed = longest.saturating_sub(self.lifetime_ms);
+        let fits =
+            if longest < 0 { passed == 0 } else { (0..=LIFETIME_SLACK_MS).contains(&passed) };
+        (!fits).then(|| format!("PTTL {}, model {longest}", self.lifetime_ms))
     }
 }
 
@@ -139,15 +157,10 @@ fn replies(script: &Reply, model: &Reply) -> String {
     format!("reply: script {script:?}\n       model {model:?}")
 }
 
-fn integers(items: &[Value]) -> Vec<i64> {
-    let number = |item: &Value| if let Value::Int(n) = item { Some(*n) } else { None };
-    items.iter().map_while(number).collect()
-}
-
 /// Makes steps: fresh ones, and ones that go on from what the last call left.
 pub(super) struct Stepper {
     generator: Generator,
-    last: Option<State>,
+    last: Option<Kept>,
 }
 
 impl Stepper {
@@ -157,55 +170,58 @@ impl Stepper {
 
     pub(super) fn next_step(&mut self) -> Step {
         let generator = &mut self.generator;
-        let stored = match (generator.below(100), self.last.take()) {
+        let fresh = |generator: &mut Generator| Kept { state: generator.state(), expires_us: 0 };
+        let mut stored = match (generator.below(100), self.last.take()) {
             (0..=2, _) => Stored::Nothing,
             (3..=5, _) => Stored::Bytes(unreadable(generator)),
             (6, _) => Stored::List,
-            (7..=55, Some(state)) => Stored::State(state),
-            _ => Stored::State(generator.state()),
+            (7..=55, Some(kept)) => Stored::State(kept),
+            _ => Stored::State(fresh(generator)),
         };
         let (state, now) = match &stored {
-            Stored::State(state) => (Some(*state), generator.now_after(state)),
+            Stored::State(kept) => (Some(kept.state), generator.now_after(&kept.state)),
             Stored::Nothing | Stored::Bytes(_) | Stored::List => {
                 let state = generator.state();
                 (None, generator.now_after(&state))
             }
         };
         let request = generator.request_after(state.as_ref(), now);
+        if let Stored::State(kept) = &mut stored
+            && (kept.expires_us == 0 || generator.percent(50))
+        {
+            let applied = apply(Some(kept.state), Found::Known, &request, now);
+            kept.expires_us = generator.expires_near(&applied.state);
+        }
         let step = Step { stored, request, now };
-        self.last = Some(apply(step.state(), step.found(), &request, now).state);
+        let applied = step.applied();
+        let expires_us = match (lifetime(step.kept(), &applied, now.us()), step.kept()) {
+            (Some((_, expires_us)), _) => expires_us,
+            (None, Some(kept)) => kept.expires_us,
+            (None, None) => 0,
+        };
+        self.last = Some(Kept { state: applied.state, expires_us });
         step
     }
 }
 
 /// Bytes that can be no state.
 fn unreadable(generator: &mut Generator) -> Vec<u8> {
-    let state = generator.state();
-    let mut bytes = state_bytes(&state);
-    let choice = generator.below(12);
-    let field = 1 + 8 * usize::try_from(generator.below(11)).unwrap_or(0);
-    let mut put = |field: usize, value: f64| {
-        if let Some(slot) = bytes.get_mut(field..field + 8) {
-            slot.copy_from_slice(&value.to_le_bytes());
-        }
-    };
-    match choice {
+    let mut state: State = generator.state();
+    state.plan.limits = Limits { sustained: None, ..state.plan.limits };
+    let mut bytes = Kept { state, expires_us: state.at.us() }.bytes();
+    let (at, width, byte) = IMPOSSIBLE
+        .get(usize::try_from(generator.below(10)).unwrap_or(0))
+        .copied()
+        .unwrap_or_default();
+    match generator.below(12) {
         0 => return Vec::new(),
         1 => return b"10".to_vec(),
-        2 => bytes.truncate(field),
+        2 => bytes.truncate(at),
         3 => bytes.push(0),
-        4 => bytes.splice(0..1, [0]).for_each(drop),
-        5 => bytes.splice(0..1, [3]).for_each(drop),
-        6 => put(field, f64::NAN),
-        7 => put(field, f64::INFINITY),
-        8 => put(field, 0.5),
-        9 => put(field, -9_007_199_254_740_992.0),
-        10 => put(LEVEL, 1_000_000_000_001.0),
-        _ => put(PERIOD, 0.0),
+        4 => bytes.splice(KIND..=KIND, [0]).for_each(drop),
+        5 => bytes.splice(KIND..=KIND, [32]).for_each(drop),
+        6 => bytes.splice(KIND..=KIND, [48]).for_each(drop),
+        _ => bytes.splice(at..at + width, std::iter::repeat_n(byte, width)).for_each(drop),
     }
     bytes
 }
-
-/// Where the burst level and the burst period are.
-const LEVEL: usize = 1 + 8;
-const PERIOD: usize = 1 + 10 * 8;

@@ -42,11 +42,9 @@ impl TimedRedis {
         let name = key.to_string();
         let told = |number: u64| format!("{number}{name}");
         call.arg(&self.digest).arg(3).arg(&name).arg(told(seconds)).arg(told(us));
-        for number in command::arguments(request) {
-            call.arg(number);
-        }
-        let numbers: Vec<i64> = call.query(&mut self.connection)?;
-        Ok(command::reply(&numbers, request).expect("the script's reply fits"))
+        call.arg(command::argument(request));
+        let text: Vec<u8> = call.query(&mut self.connection)?;
+        Ok(command::reply(&text, request).expect("the script's reply fits"))
     }
 
     /// How long the key lives on, in milliseconds, as Redis' `PTTL` tells it.

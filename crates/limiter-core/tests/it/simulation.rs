@@ -1,0 +1,47 @@
+//! The fleet on a clock of events: some runs of each kind, that a seed replays its run, and that a
+//! planted mistake is seen. `cargo lab simulate` plays ten thousand.
+
+use limiter_core::testkit::mutants::Mutant;
+use limiter_core::testkit::simulation::{Kind, Scenario, play};
+
+const SECONDS: u64 = 60;
+/// Five runs of each kind.
+const SEEDS: u64 = 5 * Kind::ALL.len() as u64;
+
+#[test]
+fn no_promise_breaks_in_a_fleet_that_loses_pauses_forgets_and_changes() {
+    let mut admitted = 0;
+    for seed in 0..SEEDS {
+        let scenario = Scenario::random(seed, SECONDS);
+        let verdict = play(&scenario);
+        assert!(verdict.broken.is_empty(), "seed {seed}: {:?}\n{scenario:?}", verdict.broken);
+        admitted += verdict.admitted;
+    }
+    assert!(admitted > 10_000, "{admitted} tokens admitted in all");
+}
+
+#[test]
+fn a_seed_replays_its_run() {
+    for seed in [3, 7, 12] {
+        let runs = [(), ()].map(|()| play(&Scenario::random(seed, SECONDS)));
+        let [first, second] = runs.map(|run| (run.asked, run.admitted, run.calls, run.waits_us));
+        assert_eq!(first, second, "seed {seed}");
+        assert!(first.0 > 100, "seed {seed}");
+    }
+}
+
+#[test]
+fn planted_mistakes_in_the_arithmetic_are_seen() {
+    for (mutant, seed) in [
+        ("no-cap", 0),
+        ("undead-lease", 42),
+        ("free-lease", 0),
+        ("deaf", 67),
+        ("full-after-plan", 6),
+    ] {
+        let mut scenario = Scenario::random(seed, SECONDS);
+        assert!(play(&scenario).broken.is_empty(), "seed {seed} without a mistake");
+        scenario.apply = Mutant::named(mutant).unwrap().apply;
+        assert!(!play(&scenario).broken.is_empty(), "{mutant} was not seen with seed {seed}");
+    }
+}

@@ -1,0 +1,242 @@
+//! Slices of traffic on one of three ways, gathered into rounds, and the times that they took.
+
+use std::time::Duration;
+
+use demo::incident::Shot;
+use serde_json::{Value, json};
+use system_tests::oracle::{float, offered_achieved, quantile};
+use system_tests::traffic::Sent;
+
+use super::CLIENTS;
+
+/// A request sent later than this is not the intended load.
+const LATE_MAX: Duration = Duration::from_millis(50);
+const OFFERED_MIN: f64 = 0.98;
+/// Exponent of the clients' shares.
+const ZIPF: f64 = 1.2;
+
+/// Where requests go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// To the service itself.
+    Direct,
+    /// Through the gateway, under an unlimited plan.
+    Unlimited,
+    /// Through the gateway, under limits.
+    Limited,
+}
+
+impl Way {
+    /// All three.
+    pub const ALL: [Way; 3] = [Way::Direct, Way::Unlimited, Way::Limited];
+
+    /// Its name in figures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Way::Direct => "direct",
+            Way::Unlimited => "unlimited",
+            Way::Limited => "limited",
+        }
+    }
+
+    /// Index of its target.
+    pub const fn target(self) -> usize {
+        match self {
+            Way::Direct => 0,
+            Way::Unlimited | Way::Limited => 1,
+        }
+    }
+
+    /// Index of the client with this number among those who go this way.
+    pub const fn client(self, number: usize) -> usize {
+        match self {
+            Way::Direct | Way::Limited => number,
+            Way::Unlimited => CLIENTS + number,
+        }
+    }
+}
+
+/// How often each client asks: the first most, the others ever less (Zipf).
+#[derive(Debug)]
+pub struct Clients {
+    /// Share of this one and all before it.
+    up_to: Vec<f64>,
+}
+
+impl Clients {
+    /// All of them.
+    pub fn new() -> Clients {
+        let mut sum = 0.0;
+        let weights = (1..=CLIENTS).map(|rank| float(rank).powf(-ZIPF));
+        let mut up_to: Vec<f64> = weights
+            .map(|weight| {
+                sum += weight;
+                sum
+            })
+            .collect();
+        up_to.iter_mut().for_each(|share| *share /= sum);
+        Clients { up_to }
+    }
+
+    /// One at random.
+    pub fn one(&self, random: &mut fastrand::Rng) -> usize {
+        let drawn = random.f64();
+        self.up_to.partition_point(|share| *share <= drawn).min(CLIENTS - 1)
+    }
+}
+
+/// Evenly paced requests of clients at random, with a random shift inside each interval.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small, above 0")]
+pub fn shots(way: Way, per_s: f64, length: Duration, seed: u64) -> Vec<Shot> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let clients = Clients::new();
+    let count = (per_s * length.as_secs_f64()) as usize;
+    let one = |number: usize| Shot {
+        at: Duration::from_secs_f64((float(number) + random.f64()) / per_s),
+        client: way.client(clients.one(&mut random)),
+        gateway: way.target(),
+        service: 0,
+    };
+    (0..count).map(one).collect()
+}
+
+/// What one stretch on one way took.
+#[derive(Debug)]
+pub struct Slice {
+    way: Way,
+    took: Vec<Duration>,
+    not_served: usize,
+    offered: f64,
+}
+
+impl Slice {
+    /// Of these answers to so many intended requests.
+    pub fn of(way: Way, sent: &[Sent], intended: usize) -> Slice {
+        Slice {
+            way,
+            took: sent.iter().map(|sent| sent.took).collect(),
+            not_served: sent.iter().filter(|sent| sent.status != 200).count(),
+            offered: offered_achieved(sent, intended, LATE_MAX),
+        }
+    }
+
+    /// What the machine did to it, if it was too busy with something else.
+    pub fn spoilt(&self) -> Option<String> {
+        let way = self.way.name();
+        if self.offered < OFFERED_MIN {
+            return Some(format!("{way}: {:.3} sent in time", self.offered));
+        }
+        (self.not_served > 0).then(|| format!("{way}: {} not served", self.not_served))
+    }
+}
+
+/// Some slices of each way, taken in turn.
+#[derive(Debug)]
+pub struct Round(Vec<Slice>);
+
+/// As many rounds as wanted, of equal size as nearly as can be.
+pub fn rounds(turns: Vec<Vec<Slice>>, wanted: usize) -> Vec<Round> {
+    let mut rounds: Vec<Round> = (0..wanted.min(turns.len())).map(|_| Round(Vec::new())).collect();
+    let count = rounds.len().max(1);
+    for (number, turn) in turns.into_iter().enumerate() {
+        if let Some(round) = rounds.get_mut(number % count) {
+            round.0.extend(turn);
+        }
+    }
+    rounds
+}
+
+impl Round {
+    fn slices(&self, way: Way) -> impl Iterator<Item = &Slice> {
+        self.0.iter().filter(move |slice| slice.way == way)
+    }
+
+    /// Requests on a way.
+    pub fn count(&self, way: Way) -> usize {
+        self.slices(way).map(|slice| slice.took.len()).sum()
+    }
+
+    /// A quantile of the times on a way, in milliseconds.
+    pub fn quantile_ms(&self, way: Way, share: f64) -> f64 {
+        let took = self.slices(way).flat_map(|slice| slice.took.iter().copied());
+        quantile(took, share).as_secs_f64() * 1e3
+    }
+
+    /// What limits add.
+    pub fn added_ms(&self, share: f64) -> f64 {
+        self.quantile_ms(Way::Limited, share) - self.quantile_ms(Way::Unlimited, share)
+    }
+
+    /// What the gateway adds without limits.
+    pub fn gateway_ms(&self, share: f64) -> f64 {
+        self.quantile_ms(Way::Unlimited, share) - self.quantile_ms(Way::Direct, share)
+    }
+
+    /// Requests that were not served.
+    pub fn not_served(&self) -> usize {
+        self.0.iter().map(|slice| slice.not_served).sum()
+    }
+
+    /// The least share of the intended load over its slices.
+    pub fn offered(&self) -> f64 {
+        self.0.iter().map(|slice| slice.offered).fold(1.0, f64::min)
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let way = |way: Way| {
+            let ms = |share| self.quantile_ms(way, share);
+            json!({ "way": way.name(), "count": self.count(way), "p50_ms": ms(0.5),
+                    "p99_ms": ms(0.99), "p999_ms": ms(0.999) })
+        };
+        json!({ "ways": Way::ALL.map(way), "added_ms_p50": self.added_ms(0.5),
+                "added_ms_p99": self.added_ms(0.99), "added_ms_p999": self.added_ms(0.999) })
+    }
+}
+
+/// The middle of some numbers; of an even count, the lower one.
+pub fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_nothing_is_no_number() {
+        assert!(median(std::iter::empty()).is_nan());
+        assert!((median([3.0, 1.0, 2.0].into_iter()) - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_few_clients_ask_most_and_all_ask() {
+        let (clients, mut random) = (Clients::new(), fastrand::Rng::with_seed(2));
+        let mut counts = vec![0_usize; CLIENTS];
+        for _ in 0..1_000_000 {
+            counts[clients.one(&mut random)] += 1;
+        }
+        assert!((200_000..300_000).contains(&counts[0]), "{}", counts[0]);
+        assert!(counts[..80].iter().sum::<usize>() > 800_000);
+        assert!(counts.iter().all(|count| *count > 0));
+    }
+
+    #[test]
+    fn every_turn_is_in_a_round_and_clients_of_two_ways_differ() {
+        let slice = |way| Slice { way, took: vec![Duration::ZERO], not_served: 0, offered: 1.0 };
+        let turns: Vec<Vec<Slice>> =
+            (0..16).map(|_| Way::ALL.into_iter().map(slice).collect()).collect();
+        let rounds = rounds(turns, 7);
+        assert_eq!(rounds.len(), 7);
+        assert_eq!(rounds.iter().map(|round| round.count(Way::Limited)).sum::<usize>(), 16);
+        let clients = |way| {
+            let shots = shots(way, 1_000.0, Duration::from_secs(2), 5);
+            assert_eq!(shots.len(), 2_000);
+            assert!(shots.is_sorted_by_key(|shot| shot.at));
+            shots.into_iter().map(|shot| shot.client).collect::<Vec<_>>()
+        };
+        assert!(clients(Way::Limited).iter().max() < clients(Way::Unlimited).iter().min());
+    }
+}
