@@ -48,6 +48,16 @@ const LAB: &[Experiment] = &[
         planted: &[("partial-debit", "differences"), ("time-runs-back", "differences")],
     },
     Experiment {
+        // Ten thousand runs of a simulated minute each.
+        words: &["simulate"],
+        planted: &[
+            ("no-cap", "broken_runs"),
+            ("free-lease", "broken_runs"),
+            ("undead-lease", "broken_runs"),
+            ("deaf", "broken_runs"),
+        ],
+    },
+    Experiment {
         words: &["incident", "--quick"],
         planted: &[
             ("per-gateway-buckets", "admitted_over_contract_enforced"),

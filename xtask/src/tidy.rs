@@ -52,6 +52,7 @@ pub(crate) fn command() -> Result<()> {
     findings.extend(bans::check_lock(tree.text("Cargo.lock").unwrap_or_default())?);
     findings.extend(bans::check_manifests(&metadata));
     findings.extend(bans::check_graph(&bans::built_packages()?));
+    findings.extend(bans::check_shipped(&bans::shipped_packages()?));
     findings.extend(form::check(&tree));
     findings.extend(pure::check(&tree));
     findings.extend(cases::check(&tree));

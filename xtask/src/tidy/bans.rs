@@ -19,9 +19,17 @@ const BANNED: &[(&str, &str)] = &[
     ("rustls-pemfile", "archived; rustls-pki-types reads PEM"),
     ("serde_yaml", "archived; nothing of ours reads or writes YAML, files are TOML"),
     ("serde_yml", "unsound; nothing of ours reads or writes YAML, files are TOML"),
+];
+
+/// Not in what we ship; a peer that the lab measures against may bring them.
+const NOT_SHIPPED: &[(&str, &str)] = &[
     ("dashmap", "deadlocks when a guard lives across an await; papaya has no such guard"),
     ("moka", "its housekeeping blocks a request; quick_cache is bounded and has none"),
 ];
+
+/// What we ship.
+const SHIPPED: &[&str] =
+    &["gateway", "plans-api", "shadow-compare", "admin-cli", "safety-limit", "limiter-core"];
 
 /// Not in a manifest of ours; a dependency may have its own reasons.
 const NOT_OURS: &[(&str, &str)] = &[
@@ -62,6 +70,11 @@ pub(super) fn check_graph(built: &BTreeSet<String>) -> Vec<Finding> {
     named("the build graph", NOT_BUILT, |name| built.contains(name))
 }
 
+/// Names that are in the graph of what is shipped.
+pub(super) fn check_shipped(shipped: &BTreeSet<String>) -> Vec<Finding> {
+    named("what is shipped", NOT_SHIPPED, |name| shipped.contains(name))
+}
+
 fn named(place: &str, list: &[(&str, &str)], present: impl Fn(&str) -> bool) -> Vec<Finding> {
     let bad = list.iter().filter(|(name, _)| present(name));
     bad.map(|(name, why)| {
@@ -80,6 +93,13 @@ pub(super) fn built_packages() -> Result<BTreeSet<String>> {
     Ok(package_names(&text))
 }
 
+/// Every package in a program or library that leaves this repository.
+pub(super) fn shipped_packages() -> Result<BTreeSet<String>> {
+    let words = ["tree", "--prefix", "none", "--format", "{p}", "--edges", "normal,build"];
+    let packages = SHIPPED.iter().flat_map(|name| ["--package", name]);
+    Ok(package_names(&run::read(run::cargo().args(words).args(packages))?))
+}
+
 fn package_names(tree: &str) -> BTreeSet<String> {
     tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
@@ -90,10 +110,10 @@ mod tests {
 
     #[test]
     fn a_banned_crate_in_the_lock_is_found_with_its_reason() {
-        let lock = "[[package]]\nname = \"dashmap\"\nversion = \"6.1.0\"\n";
+        let lock = "[[package]]\nname = \"openssl\"\nversion = \"0.10.1\"\n";
         let found = check_lock(lock).unwrap();
         assert_eq!(found.len(), 1);
-        assert!(found[0].what.contains("`dashmap` is banned: deadlocks"), "{}", found[0]);
+        assert!(found[0].what.contains("`openssl` is banned: one TLS library"), "{}", found[0]);
         assert!(check_lock("[[package]]\nname = \"papaya\"\n").unwrap().is_empty());
         assert!(check_lock("").is_err(), "a lock that names nothing was not looked at");
     }
@@ -108,6 +128,12 @@ mod tests {
         assert_eq!(check_manifests(&manifest("lazy_static")).len(), 1);
         assert!(check_manifests(&manifest("papaya")).is_empty());
         assert!(check_lock("[[package]]\nname = \"lazy_static\"\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_peer_of_the_lab_may_bring_what_is_never_shipped() {
+        assert!(check_lock("[[package]]\nname = \"dashmap\"\n").unwrap().is_empty());
+        assert_eq!(check_shipped(&package_names("dashmap v6.1.0\n")).len(), 1);
     }
 
     #[test]

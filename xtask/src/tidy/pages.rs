@@ -13,7 +13,7 @@ const LENGTHS: &[(&str, usize)] = &[
     ("SECURITY.md", 30),
     ("docs/README.md", 25),
     ("docs/architecture.md", 250),
-    ("docs/semantics.md", 150),
+    ("docs/semantics.md", 220),
     ("docs/glossary.md", 70),
     ("docs/style.md", 200),
     ("docs/adr/README.md", 30),
