@@ -1,5 +1,6 @@
 //! Counts that do not depend on the machine: allocations of a decision, and how often a store is
 //! asked. They gate every change; how long something takes is the lab's business.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests; what fails is shown")]
 
 use std::future::{self, Future};
 use std::pin::pin;

@@ -1,71 +1,71 @@
 //! A Redis server of our own: no persistence, a free port, killed, frozen or flushed at will.
+//!
+//! The server itself is the crate `test-servers`'; here it learns not to stop the callers of a
+//! test while it starts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::Signal;
+use test_servers::Server;
 
-use crate::process::{Child, Launcher, START_MAX, eventually, find_program, free_port};
+use crate::process::Launcher;
 
 /// A running (or killed) Redis server; its port stays the same.
 #[derive(Debug)]
 pub struct Redis {
-    launcher: Launcher,
-    port: u16,
-    child: Option<Child>,
+    /// Only missing while it is being restarted.
+    server: Option<Server>,
+    address: SocketAddr,
 }
 
 impl Redis {
-    /// Starts one and waits until it answers.
-    pub async fn start(launcher: &Launcher) -> anyhow::Result<Redis> {
-        let mut redis = Redis { launcher: launcher.clone(), port: free_port()?, child: None };
-        redis.restart().await?;
-        Ok(redis)
+    /// Starts one and waits until it answers. It ends with this program, whoever started that.
+    pub async fn start(_launcher: &Launcher) -> anyhow::Result<Redis> {
+        let server = tokio::task::spawn_blocking(Server::start).await??;
+        Ok(Redis { address: server.address(), server: Some(server) })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        self.address
     }
 
     /// As settings spell it.
     pub fn url(&self) -> String {
-        format!("redis://{}/", self.address())
+        format!("redis://{}/", self.address)
     }
 
     /// SIGKILL: gone, with everything that it held.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        self.child.take().context("Redis is not running")?.kill()
+        self.server.as_mut().context("Redis could not be restarted")?.kill();
+        Ok(())
     }
 
     /// SIGSTOP: its connections stay open, nothing answers.
     pub fn freeze(&self) -> anyhow::Result<()> {
-        self.running()?.signal(Signal::STOP)
+        self.server()?.freeze()
     }
 
     /// SIGCONT: as if nothing had been.
     pub fn thaw(&self) -> anyhow::Result<()> {
-        self.running()?.signal(Signal::CONT)
+        self.server()?.thaw()
     }
 
-    fn running(&self) -> anyhow::Result<&Child> {
-        self.child.as_ref().context("Redis is not running")
+    fn server(&self) -> anyhow::Result<&Server> {
+        self.server.as_ref().context("Redis could not be restarted")
     }
 
     /// Starts it on its port, empty.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
-        let program = find_program("redis-server", "redis-server")?;
-        let port = self.port.to_string();
-        let dir = self.launcher.dir().display().to_string();
-        let args = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-        let mut all = vec![program.into_os_string()];
-        all.extend(args.into_iter().map(Into::into));
-        all.extend(["--dir".into(), dir.into()]);
-        self.child = Some(self.launcher.start("redis", "exec", all)?);
-        eventually("Redis answers", START_MAX, || async { Ok(self.query("PING").await.ok()) })
-            .await
-            .map(|_: ::redis::Value| ())
+        let mut server = self.server.take().context("Redis could not be restarted")?;
+        let restarted = tokio::task::spawn_blocking(move || {
+            let outcome = server.restart();
+            (server, outcome)
+        });
+        let (server, outcome) = restarted.await?;
+        self.server = Some(server);
+        outcome
     }
 
     /// One command of its own connection; words are split at blanks.

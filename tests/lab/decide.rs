@@ -16,6 +16,7 @@ use std::sync::Barrier;
 
 use anyhow::{Context as _, bail};
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use self::order::Order;
 use self::subject::{Sabotage, Subject};
@@ -157,10 +158,13 @@ fn slice(
 fn run_threads(subject: &dyn Subject, order: &Order, starts: &[usize]) -> anyhow::Result<Vec<f64>> {
     let together = Barrier::new(starts.len());
     let together = &together;
+    // A decision that has to wait after all finds its timers.
+    let runtime = &Handle::current();
     std::thread::scope(|scope| {
         let run = |start: &usize| {
             let start = *start;
             scope.spawn(move || {
+                let _inside = runtime.enter();
                 together.wait();
                 let before = thread_cpu_ns()?;
                 subject.decide(&mut order.from(start), subject.decisions(DECISIONS))?;

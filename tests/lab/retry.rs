@@ -35,6 +35,9 @@ const RETRIES_MIN: u64 = 1_000;
 /// With a larger share of decisions without the store the machine was too busy.
 const DEGRADED_MAX: f64 = 0.001;
 const REPEATS_MAX: usize = 3;
+/// Promises are judged, not waiting: longer than the default, so that a busy machine does not make
+/// policies decide.
+const DEADLINE: &str = "50ms";
 /// Over the contract by so many tokens at most.
 const EXCESS_MAX: f64 = 2.0;
 
@@ -152,7 +155,7 @@ async fn once(
         Some(Sabotage::PerGatewayBuckets) => Store::Memory,
         Some(Sabotage::HalvedPromise | Sabotage::WholeSeconds) | None => Store::Redis(redis.url()),
     };
-    let world = Standalone::start(&folder.launcher, GATEWAYS, store, &plans()).await?;
+    let world = Standalone::start(&folder.launcher, GATEWAYS, store, DEADLINE, &plans()).await?;
     let callers = Callers::new(&world.addresses(), &world.keys, sabotage)?;
     let until_us = callers.now_us() + u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
     let mut running = JoinSet::new();
@@ -196,7 +199,8 @@ fn judged(run: &Run, report: &mut Report) {
         let retries = Retries::of(clients().flatten());
         let uses: Vec<judge::Used> =
             clients().map(|lines| judge::used(lines, &run.arrivals, group.contract)).collect();
-        early += clients().map(|lines| judge::too_early(lines, group.contract)).sum::<usize>();
+        let too_early: usize = clients().map(|lines| judge::too_early(lines, group.contract)).sum();
+        early += too_early;
         excess = uses.iter().map(|used| used.excess).fold(excess, f64::max);
         if group.callers > 1 {
             crowd = retries;
@@ -210,6 +214,7 @@ fn judged(run: &Run, report: &mut Report) {
             "group": group.name, "first_retries": retries.first,
             "first_retries_passed": retries.first_passed, "retries": retries.all,
             "refused": retries.refused, "passed": retries.passed,
+            "too_early": too_early,
             "used": uses.iter().map(|used| used.share).collect::<Vec<_>>(),
         }));
     }

@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, anyhow};
 use limiter_core::testkit::mutants::{MUTANTS, Mutant};
-use limiter_core::testkit::simulation::{Cell, Kind, Measured, Scenario, grid, measure, play};
-use limiter_core::{Extras, Witnessing};
+use limiter_core::testkit::simulation::{
+    Cell, Kind, Measured, Routing, Scenario, Verdict, grid, measure, play,
+};
+use limiter_core::{Extras, FailurePolicy, Witnessing};
 use serde_json::{Value, json};
 
 use crate::report::{Limit, Report};
@@ -22,6 +24,8 @@ const SECONDS: u64 = 60;
 const SEEDS: u64 = 10_000;
 const SEEDS_QUICK: u64 = 2_000;
 const SEEDS_PLANTED: u64 = 1_000;
+/// Seeds among which the runs are that tell what an extra is worth.
+const SEEDS_WORTH: u64 = 3_200;
 /// Runs whose broken promises are told in words.
 const TOLD_MAX: usize = 10;
 /// A run with fewer admissions says little about accuracy.
@@ -67,6 +71,8 @@ pub async fn run(
     if mutant.is_none() && !quick && seeds.is_none() {
         let table = tokio::task::spawn_blocking(extras).await.context("a regime panicked")?;
         report.field("extras", table);
+        let worth = tokio::task::spawn_blocking(worth).await.context("a run panicked")?;
+        report.field("extras_in_faults", worth);
     }
     Ok(report)
 }
@@ -173,6 +179,60 @@ fn extras() -> Value {
         row(name, &measured)
     });
     json!(rows)
+}
+
+/// What each mechanism for bad days is worth on them: excess after a lost store in capacities, and
+/// admissions in outages over what an exact bucket would have admitted.
+fn worth() -> Value {
+    let witness = |witness| Extras { witness, ..Extras::default() };
+    let meters = |meters| Extras { meters, ..Extras::default() };
+    let learned = |learned_share| Extras { learned_share, ..Extras::default() };
+    let one_sided = |scenario: &Scenario| {
+        scenario.gateways >= 3 && matches!(scenario.routing, Routing::Skewed | Routing::One)
+    };
+    let lost = |extras| mean(Kind::Forgetful, None, extras, |_| true, excess);
+    let coarse = FailurePolicy::COARSE;
+    let outage = |extras| mean(Kind::Outage, Some(coarse), extras, |_| true, admitted);
+    let local = FailurePolicy::LOCAL;
+    let skewed = |extras| mean(Kind::Outage, Some(local), extras, one_sided, admitted);
+    json!({
+        "excess_without_witness": lost(witness(Witnessing::Off)),
+        "excess_with_witness_on_suspicion": lost(witness(Witnessing::OnSuspicion)),
+        "excess_with_witness_always": lost(witness(Witnessing::Always)),
+        "admitted_coarse_without_meters": outage(meters(false)),
+        "admitted_coarse_with_meters": outage(meters(true)),
+        "admitted_local_one_sided_with_equal_shares": skewed(learned(false)),
+        "admitted_local_one_sided_with_learned_shares": skewed(learned(true)),
+    })
+}
+
+fn mean(
+    kind: Kind,
+    failure: Option<FailurePolicy>,
+    extras: Extras,
+    chosen: impl Fn(&Scenario) -> bool,
+    figure: impl Fn(&Scenario, &Verdict) -> f64,
+) -> f64 {
+    let scenarios = (0..SEEDS_WORTH).map(|seed| Scenario::random(seed, SECONDS));
+    let figures: Vec<f64> = scenarios
+        .filter(|scenario| scenario.kind == kind && chosen(scenario))
+        .filter_map(|mut scenario| {
+            scenario.extras = extras;
+            scenario.failure = failure.unwrap_or(scenario.failure);
+            let verdict = play(&scenario);
+            (verdict.ideal >= JUDGED_MIN).then(|| figure(&scenario, &verdict))
+        })
+        .collect();
+    figures.iter().sum::<f64>() / count(figures.len().max(1))
+}
+
+fn excess(scenario: &Scenario, verdict: &Verdict) -> f64 {
+    let capacities = scenario.limits.iter().map(|limit| limit.capacity().get());
+    verdict.deepest / ratio(capacities.max().unwrap_or(1), 1)
+}
+
+fn admitted(_: &Scenario, verdict: &Verdict) -> f64 {
+    ratio(verdict.admitted, verdict.ideal)
 }
 
 fn row(name: &str, measured: &[Measured]) -> Value {

@@ -13,6 +13,8 @@ use wire::key::{ApiKey, KeyEnv, Pepper};
 
 /// The one service.
 pub const SERVICE: &str = "orders";
+/// How long a request waits for the store by default.
+pub const DEADLINE: &str = "5ms";
 /// Decisions of the gateways.
 const DECISIONS: &str = "weir_decisions_total";
 /// Those made without the store.
@@ -53,11 +55,13 @@ impl Folder {
 }
 
 impl Standalone {
-    /// Starts the service and `gateways` gateways over `store`, and waits until all are ready.
+    /// Starts the service and `gateways` gateways over `store`, which requests wait for until
+    /// `deadline`, and returns when all are ready.
     pub async fn start(
         launcher: &Launcher,
         gateways: usize,
         store: Store,
+        deadline: &'static str,
         plans: &Plans,
     ) -> anyhow::Result<Standalone> {
         let mode =
@@ -70,7 +74,7 @@ impl Standalone {
             store,
             policy: Policy::File(tables),
             operations_token_file: token_file,
-            deadline: "5ms",
+            deadline,
         };
         let mut started = Vec::new();
         for number in 1..=gateways {

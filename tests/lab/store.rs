@@ -56,7 +56,7 @@ impl Sabotage {
     fn script(sabotage: Option<Sabotage>) -> String {
         match sabotage {
             Some(Sabotage::SlowScript) => {
-                raw::TEXT.replace("-- grant\n", "for _ = 1, 1000 do end\n-- grant\n")
+                raw::TEXT.replace("-- grant\n", "for _ = 1, 5000 do end\n-- grant\n")
             }
             Some(Sabotage::FatState) => {
                 raw::TEXT.replace("reply .. tail,", "reply .. tail .. string.rep('x', 200),")

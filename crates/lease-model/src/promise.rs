@@ -50,8 +50,8 @@ pub(crate) fn gap(protocol: &Protocol, world: &World) -> i16 {
 pub(crate) fn check_witnesses(protocol: &Protocol, world: &World) -> Result<(), String> {
     let Some(loss) = world.loss else { return Ok(()) };
     let level = protocol.look(world).levels.burst.tokens;
-    for (remembered, heard) in loss.remembered.iter().zip(loss.heard) {
-        let (Some(seen), true) = (remembered, heard) else { continue };
+    for memory in loss.memories.iter().filter(|memory| memory.heard) {
+        let Some(seen) = memory.seen else { continue };
         let earned = i64::from(world.now.saturating_sub(seen.at).div_ceil(2));
         let most = i64::from(seen.level) + earned + 1 + i64::from(loss.given_back);
         if level > most {

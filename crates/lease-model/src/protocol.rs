@@ -9,7 +9,8 @@ use crate::explore::Model;
 use crate::promise;
 use crate::step::{Aim, Step, Which};
 use crate::world::{
-    Answer, Ask, Budget, DEAD, GATEWAYS, Gateway, Kept, Lane, Loss, Scale, Testimony, Tick, World,
+    Answer, Ask, Budget, DEAD, GATEWAYS, Gateway, Kept, Lane, Loss, Memory, Scale, Testimony, Tick,
+    World,
 };
 
 /// The protocol, and which part of it is explored.
@@ -194,8 +195,9 @@ impl Protocol {
             Step::Crash(at) => {
                 spend(&mut world.left.faults);
                 *gateway(world, at) = Gateway::default();
-                if let Some(loss) = &mut world.loss {
-                    loss.remembered[at] = None;
+                if let Some(memory) = world.loss.as_mut().and_then(|loss| loss.memories.get_mut(at))
+                {
+                    memory.seen = None;
                 }
             }
             Step::Burst => {
@@ -255,12 +257,10 @@ impl Protocol {
         world.exact = (2 * self.scale.capacity()).min(world.exact + 2 * i16::from(ask.unused));
         if let Some(loss) = &mut world.loss {
             loss.given_back += ask.unused + returned;
-            if let (Some(at), Some(_)) = (from, ask.witness)
-                && !loss.heard[at]
-            {
+            let memory = from.and_then(|at| loss.memories.get_mut(at));
+            if let Some(memory) = memory.filter(|memory| !memory.heard && ask.witness.is_some()) {
                 // A reply from before the loss may have come since.
-                loss.heard[at] = true;
-                loss.remembered[at] = loss.remembered[at].and(ask.witness);
+                *memory = Memory { seen: memory.seen.and(ask.witness), heard: true };
             }
         }
         promise::check_witnesses(self, world)?;
@@ -355,8 +355,7 @@ impl Protocol {
         world.forgotten +=
             promise::gap(self, world).max(0) + 2 * unbooked + 2 * i16::from(returning);
         world.loss = Some(Loss {
-            remembered: world.gateways.map(|gateway| gateway.witness),
-            heard: [false; GATEWAYS],
+            memories: world.gateways.map(|gateway| Memory { seen: gateway.witness, heard: false }),
             given_back: 0,
         });
         Ok(())

@@ -203,12 +203,18 @@ pub struct Budget {
 /// After a loss of data: what must hold once the witnesses have spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Loss {
-    /// What each gateway remembered.
-    pub(crate) remembered: [Option<Testimony>; GATEWAYS],
-    /// Who has called since.
-    pub(crate) heard: [bool; GATEWAYS],
+    /// What each gateway remembered then.
+    pub(crate) memories: [Memory; GATEWAYS],
     /// Tokens given back since.
     pub(crate) given_back: u8,
+}
+
+/// What a gateway knew of the store before the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Memory {
+    pub(crate) seen: Option<Testimony>,
+    /// Whether it has called since.
+    pub(crate) heard: bool,
 }
 
 /// Everything.

@@ -1,5 +1,10 @@
 //! Everything that can happen to a lease in a small world, with the real arithmetic; and the same
 //! with one mistake planted, which must be found.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail as tests do, and the number of worlds is told"
+)]
 
 use lease_model::explore::{Explored, explore};
 use lease_model::{Budget, Protocol, Scale};

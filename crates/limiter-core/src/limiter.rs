@@ -48,7 +48,7 @@ use self::digest_hash::DigestHash;
 use self::entry::Entry;
 use self::flight::{Ask, Care, Flight, Landing, Lane, Quick, Settled, Surroundings};
 use self::punctual::Punctuality;
-use self::waiters::Waiting;
+use self::waiters::{Answer, Waiting};
 
 pub use self::settings::{Contract, Extras, LimiterSettings, Witnessing};
 
@@ -258,35 +258,34 @@ impl<S: BucketStore> Limiter<S> {
         &self,
         entry: &Arc<Entry>,
         contract: &Contract,
-        mut waiting: Waiting,
+        waiting: Waiting,
         since: Timestamp,
     ) -> Decision {
         let shared = &self.shared;
+        let mut answer = Unread { shared, entry, key: contract.key, waiting: Some(waiting) };
         let budget = shared.punctuality.budget(shared.settings.deadline);
         let around = shared.around();
         let hedge_after = if around.extras.hedge { shared.hedge_after() } else { budget };
         let mut waited = Duration::ZERO;
         let reason = loop {
             let step = hedge_after.min(budget.saturating_sub(waited));
-            match tokio::time::timeout(step, &mut waiting.answer).await {
-                Ok(Ok(Ok(decision))) => return decision,
-                Ok(Ok(Err(reason))) => break reason,
-                // The task that made the call is gone, with its runtime.
-                Ok(Err(_gone)) => break DegradedReason::Lost,
+            match tokio::time::timeout(step, answer.read()).await {
+                Ok(Ok(decision)) => return decision,
+                Ok(Err(reason)) => break reason,
                 Err(_elapsed) => {}
             }
             // Timers are late rather than early, and the clock of a test may stand still.
             let now = shared.clock.now();
             waited = now.since(since).max(waited + step);
             if waited >= budget {
-                return entry.give_up(contract, waiting, &around, now);
+                return entry.give_up(contract, answer.take(), &around, now);
             }
             if let Some(flight) = entry.hedge(&around, now) {
                 drop(self.launch(entry, contract.key, flight, now));
             }
         };
         let now = shared.clock.now();
-        entry.decide_degraded(contract, waiting.cost, &around, reason, now)
+        entry.decide_degraded(contract, answer.take().cost, &around, reason, now)
     }
 
     /// Makes a call, and those that follow from it, in a task of its own.
@@ -301,6 +300,15 @@ impl<S: BucketStore> Limiter<S> {
         let guard = Grounded::new(entry, flight.lane);
         let call = shared.call(key, flight.request);
         spawn(shared.keep_flying(guard, key, call, sent))
+    }
+}
+
+impl<S> Shared<S> {
+    /// Puts an entry on the list of those to look after, once.
+    fn watch(&self, key: BucketKey, entry: &Arc<Entry>) {
+        if entry.list() {
+            self.leased.lock().push((key, Arc::clone(entry)));
+        }
     }
 }
 
@@ -354,13 +362,6 @@ impl<S: BucketStore> Shared<S> {
         next
     }
 
-    /// Puts an entry on the list of those to look after, once.
-    fn watch(&self, key: BucketKey, entry: &Arc<Entry>) {
-        if entry.list() {
-            self.leased.lock().push((key, Arc::clone(entry)));
-        }
-    }
-
     /// Ends the call, and makes the next ones while requests wait or something must be told.
     async fn keep_flying(
         self: Arc<Self>,
@@ -380,6 +381,43 @@ impl<S: BucketStore> Shared<S> {
                 }
                 None => return guard.done(),
             }
+        }
+    }
+}
+
+/// An answer that its request has not read yet. A request that is cancelled just when its tokens
+/// have come gives them back.
+struct Unread<'a, S: BucketStore> {
+    shared: &'a Shared<S>,
+    entry: &'a Arc<Entry>,
+    key: BucketKey,
+    waiting: Option<Waiting>,
+}
+
+impl<S: BucketStore> Unread<'_, S> {
+    async fn read(&mut self) -> Answer {
+        let waiting = self.waiting.as_mut().expect("an answer is read once");
+        // If it is dropped, the task that made the call is gone, with its runtime.
+        let answer = (&mut waiting.answer).await.unwrap_or(Err(DegradedReason::Lost));
+        if answer.is_ok() {
+            self.waiting = None;
+        }
+        answer
+    }
+
+    fn take(&mut self) -> Waiting {
+        self.waiting.take().expect("an answer is read once")
+    }
+}
+
+impl<S: BucketStore> Drop for Unread<'_, S> {
+    fn drop(&mut self) {
+        let Some(mut waiting) = self.waiting.take() else { return };
+        if let Ok(Ok(decision)) = waiting.answer.try_recv()
+            && decision.is_allowed()
+        {
+            self.entry.give_back(waiting.cost);
+            self.shared.watch(self.key, self.entry);
         }
     }
 }

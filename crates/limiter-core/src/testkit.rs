@@ -13,4 +13,4 @@ mod suite; // what a store must do
 
 pub use clock::ManualClock;
 pub use faulty::{Fault, FaultyStore};
-pub use suite::{Advance, check_store};
+pub use suite::{Advance, check_damaged_state, check_store};

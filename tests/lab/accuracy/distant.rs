@@ -83,11 +83,6 @@ impl Distance {
     pub async fn news(&self) {
         self.shared.news.notified().await;
     }
-
-    /// How far it is.
-    pub fn length(&self) -> Duration {
-        self.shared.by
-    }
 }
 
 /// A defect of the store, planted.

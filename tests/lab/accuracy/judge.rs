@@ -34,12 +34,15 @@ pub struct Figures {
     pub error: f64,
     /// What the error may be at most.
     pub error_allowed: f64,
-    /// Deepest excess over the contract between any two moments, in tokens.
+    /// Deepest excess over the contract between any two moments, in tokens, of what was admitted
+    /// with the store's tokens.
     pub over_burst: f64,
     /// The most that it may be.
     pub over_burst_allowed: f64,
     /// The same if each admission counts at the moment of its question.
     pub over_burst_at_question: f64,
+    /// The same with what the failure policy admitted while the machine held Redis up.
+    pub over_burst_with_policy: f64,
     /// Share of requests decided without the store.
     pub degraded: f64,
     /// Share of requests asked in time.
@@ -65,6 +68,7 @@ impl Figures {
         let admitted = asked.iter().filter(|asked| asked.allowed).count();
         let ideal = ideal(played);
         let capacity = tokens(plan.limits.smallest_capacity());
+        let by_store: Vec<Asked> = asked.iter().filter(|asked| !asked.degraded).copied().collect();
         let degraded = asked.iter().filter(|asked| asked.degraded).count();
         let in_time = asked.iter().filter(|asked| asked.late_us <= LATE_MAX_US).count();
         let seconds = played.length.as_secs_f64();
@@ -76,9 +80,10 @@ impl Figures {
             ideal: ideal as u64,
             error: float(admitted) / float(ideal.max(1)) - 1.0,
             error_allowed: f64::max(0.001, 2.0 / float(ideal.max(1))),
-            over_burst: deepest_excess(asked, &plan.limits, |asked| asked.took_us),
+            over_burst: deepest_excess(&by_store, &plan.limits, |asked| asked.took_us),
             over_burst_allowed: f64::max(2.0, 0.002 * capacity),
-            over_burst_at_question: deepest_excess(asked, &plan.limits, |_| 0),
+            over_burst_at_question: deepest_excess(&by_store, &plan.limits, |_| 0),
+            over_burst_with_policy: deepest_excess(asked, &plan.limits, |asked| asked.took_us),
             degraded: float(degraded) / float(asked.len().max(1)),
             offered: float(in_time) / tokens(played.intended.max(1)),
             p99_ms: quantile_ms(asked.iter().map(|asked| asked.took_us), 99),
@@ -103,6 +108,7 @@ impl Figures {
             "over_burst_tokens": round(self.over_burst),
             "over_burst_allowed": self.over_burst_allowed,
             "over_burst_at_question": round(self.over_burst_at_question),
+            "over_burst_with_policy": round(self.over_burst_with_policy),
             "degraded_share": round(self.degraded), "offered": round(self.offered),
             "p99_ms": self.p99_ms, "control_p99_ms": self.control_p99_ms,
             "calls_per_s": round(self.calls_per_s), "calls_allowed": self.calls_allowed,

@@ -18,6 +18,7 @@ use limiter_core::{
     Basis, BucketKey, Clock, Contract, Cost, FailurePolicy, Limiter, LimiterSettings, PlanNumbers,
     PlanVersion, ScopeId, SystemClock, TICK_EVERY, VersionSource,
 };
+use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
@@ -68,7 +69,7 @@ pub struct Played {
     pub intended: u64,
     /// Calls to the store meanwhile.
     pub calls: u64,
-    /// How much later than its time a crossing was noticed, each time it was measured: what the
+    /// How much longer than usual a bare question to Redis took, each time it was asked: what the
     /// machine adds by itself.
     pub control_us: Vec<u64>,
 }
@@ -92,7 +93,7 @@ pub struct Settings {
 pub fn play(group: &[Cell], settings: &Settings) -> anyhow::Result<Vec<Played>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut stage = Stage::set(group, settings)?;
+        let mut stage = Stage::set(group, settings).await?;
         stage.link().await?;
         stage.run().await?;
         Ok(stage.finish())
@@ -118,8 +119,8 @@ enum Done {
     /// Of the cell with this number.
     Asked(usize, Asked),
     Drained,
-    /// A crossing took so long.
-    Crossed(u64),
+    /// A bare question took so long.
+    Heard(u64),
 }
 
 type Doing = Pin<Box<dyn Future<Output = Done>>>;
@@ -130,11 +131,12 @@ struct Stage {
     playing: Vec<Playing>,
     doing: FuturesUnordered<Doing>,
     control_us: Vec<u64>,
+    bare: MultiplexedConnection,
     stop: Arc<AtomicBool>,
 }
 
 impl Stage {
-    fn set(group: &[Cell], settings: &Settings) -> anyhow::Result<Stage> {
+    async fn set(group: &[Cell], settings: &Settings) -> anyhow::Result<Stage> {
         let clock = SystemClock::new();
         let far = settings.sabotage == Some(Sabotage::FarStore);
         let distance = Distance::new(if far { SLOW_ROUND_TRIP } else { ROUND_TRIP }, clock);
@@ -144,8 +146,10 @@ impl Stage {
             .map(|(number, cell)| Playing::new(*cell, number, settings, clock, &distance))
             .collect::<anyhow::Result<_>>()?;
         let (doing, control_us) = (FuturesUnordered::new(), Vec::new());
+        let bare = redis::Client::open(settings.redis_url.as_str())?;
+        let bare = bare.get_multiplexed_async_connection().await?;
         let stop = Arc::clone(&settings.stop);
-        Ok(Stage { clock, distance, playing, doing, control_us, stop })
+        Ok(Stage { clock, distance, playing, doing, control_us, bare, stop })
     }
 
     /// Waits for every connection, so that no cell begins without its store.
@@ -182,7 +186,7 @@ impl Stage {
             }
             if at_us >= control_at {
                 control_at = at_us + CONTROL_EVERY_US;
-                self.measure_crossing();
+                self.ask_bare();
             }
             if self.stop.load(Ordering::Relaxed) {
                 bail!("stopped");
@@ -208,7 +212,8 @@ impl Stage {
         for (number, playing) in self.playing.iter_mut().enumerate() {
             if playing.leaving_us.is_some_and(|leaving| at_us >= leaving) {
                 playing.leaving_us = None;
-                for gateway in playing.gateways.iter().skip(FLEET_CORE).cloned() {
+                for gateway in playing.gateways.iter().skip(FLEET_CORE) {
+                    let gateway = gateway.clone();
                     self.doing.push(Box::pin(async move {
                         gateway.drain().await;
                         Done::Drained
@@ -224,7 +229,7 @@ impl Stage {
                 let mut question: Doing = Box::pin(question);
                 match (&mut question).now_or_never() {
                     Some(Done::Asked(_, asked)) => playing.asked.push(asked),
-                    Some(Done::Drained | Done::Crossed(_)) => {}
+                    Some(Done::Drained | Done::Heard(_)) => {}
                     None => self.doing.push(question),
                 }
             }
@@ -244,9 +249,7 @@ impl Stage {
                     }
                 }
                 Done::Drained => {}
-                Done::Crossed(took_us) => {
-                    self.control_us.push(took_us.saturating_sub(us(self.distance.length())));
-                }
+                Done::Heard(took_us) => self.control_us.push(took_us),
             }
         }
     }
@@ -257,17 +260,20 @@ impl Stage {
         }
     }
 
-    fn measure_crossing(&self) {
-        let (clock, distance) = (self.clock, self.distance.clone());
+    /// Asks Redis for nothing, at the same distance and without a limiter.
+    fn ask_bare(&self) {
+        let (clock, distance, mut bare) = (self.clock, self.distance.clone(), self.bare.clone());
         self.doing.push(Box::pin(async move {
             let begin = clock.now();
+            // A server that is gone shows in every cell.
+            let _pong: Result<(), _> = redis::cmd("PING").query_async(&mut bare).await;
             distance.cross().await;
-            Done::Crossed(us(clock.now().since(begin)))
+            Done::Heard(us(clock.now().since(begin)))
         }));
     }
 
     fn finish(self) -> Vec<Played> {
-        let control_us = self.control_us;
+        let control_us = beyond_median(self.control_us);
         let finish = |playing: Playing| {
             let mut asked = playing.asked;
             asked.sort_by_key(|asked| asked.at_us);
@@ -375,6 +381,13 @@ fn store(
         }
     };
     Ok(DistantStore::new(near, distance.clone(), defect))
+}
+
+/// How much more each of them is than the middle one.
+fn beyond_median(mut times_us: Vec<u64>) -> Vec<u64> {
+    times_us.sort_unstable();
+    let median = times_us.get(times_us.len() / 2).copied().unwrap_or(0);
+    times_us.into_iter().map(|time| time.saturating_sub(median)).collect()
 }
 
 /// Whole microseconds.

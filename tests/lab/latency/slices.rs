@@ -1,11 +1,12 @@
 //! Slices of traffic on one of three ways, gathered into rounds, and the times that they took.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use demo::incident::Shot;
 use serde_json::{Value, json};
 use system_tests::oracle::{float, offered_achieved, quantile};
-use system_tests::traffic::Sent;
+use system_tests::traffic::{Sent, statuses};
 
 use super::CLIENTS;
 
@@ -105,7 +106,8 @@ pub fn shots(way: Way, per_s: f64, length: Duration, seed: u64) -> Vec<Shot> {
 pub struct Slice {
     way: Way,
     took: Vec<Duration>,
-    not_served: usize,
+    /// How many have each status but 200; 0 is no answer at all.
+    strange: BTreeMap<u16, usize>,
     offered: f64,
 }
 
@@ -115,7 +117,7 @@ impl Slice {
         Slice {
             way,
             took: sent.iter().map(|sent| sent.took).collect(),
-            not_served: sent.iter().filter(|sent| sent.status != 200).count(),
+            strange: statuses(sent).into_iter().filter(|(status, _)| *status != 200).collect(),
             offered: offered_achieved(sent, intended, LATE_MAX),
         }
     }
@@ -126,7 +128,7 @@ impl Slice {
         if self.offered < OFFERED_MIN {
             return Some(format!("{way}: {:.3} sent in time", self.offered));
         }
-        (self.not_served > 0).then(|| format!("{way}: {} not served", self.not_served))
+        (!self.strange.is_empty()).then(|| format!("{way}: not served {:?}", self.strange))
     }
 }
 
@@ -174,7 +176,7 @@ impl Round {
 
     /// Requests that were not served.
     pub fn not_served(&self) -> usize {
-        self.0.iter().map(|slice| slice.not_served).sum()
+        self.0.iter().flat_map(|slice| slice.strange.values()).sum()
     }
 
     /// The least share of the intended load over its slices.
@@ -225,7 +227,8 @@ mod tests {
 
     #[test]
     fn every_turn_is_in_a_round_and_clients_of_two_ways_differ() {
-        let slice = |way| Slice { way, took: vec![Duration::ZERO], not_served: 0, offered: 1.0 };
+        let slice =
+            |way| Slice { way, took: vec![Duration::ZERO], strange: BTreeMap::new(), offered: 1.0 };
         let turns: Vec<Vec<Slice>> =
             (0..16).map(|_| Way::ALL.into_iter().map(slice).collect()).collect();
         let rounds = rounds(turns, 7);

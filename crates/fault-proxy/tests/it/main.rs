@@ -1,5 +1,5 @@
 //! What each toxic does to a real Redis and its client, byte by byte; and the program.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may fail")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail as tests do")]
 
 mod line; // a client that sees every byte
 mod toxics; // one promise for each

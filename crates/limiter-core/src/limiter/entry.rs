@@ -267,6 +267,11 @@ impl Entry {
         if held == 0 {
             books.lease.bury(now);
         }
+        if books.has_to_tell()
+            && let Some(flight) = books.beside(0, 0, around, now)
+        {
+            return Care::Fly(flight);
+        }
         if held == 0 && books.lease.counted() == 0 {
             return Care::Rest;
         }
@@ -284,6 +289,11 @@ impl Entry {
     #[cfg(feature = "testkit")]
     pub(crate) fn held(&self, now: Timestamp) -> u64 {
         u64::from(self.lease.held(Tick::of_us(now.us())))
+    }
+
+    /// Tokens of a request that was cancelled after they had come; the next look returns them.
+    pub(crate) fn give_back(&self, tokens: u64) {
+        self.books.lock().unused_need += tokens;
     }
 
     /// Gives everything back, for a gateway that ends.
@@ -395,6 +405,7 @@ impl Entry {
                 Claim::Passed if granted >= cost => granted -= cost,
                 Claim::Passed => books.meter_newest(cost, around, now),
                 Claim::Left => {}
+                Claim::Waiting(_) if !waiter.is_waiting() => {}
                 Claim::Waiting(_) if granted >= cost => {
                     let held = u64::from(self.lease.held(tick));
                     let remaining = seen.available() + (granted - cost) + held;
@@ -404,10 +415,16 @@ impl Entry {
                     }
                 }
                 Claim::Waiting(_) => {
-                    if let Quick::Allowed { mut decision, .. } = self.pay(cost, now) {
+                    // What was granted pays first, the lease the rest of it.
+                    let rest = cost - granted;
+                    if let Quick::Allowed { mut decision, .. } = self.pay(rest, now) {
                         decision.standing = standing;
-                        books.lease.spent_by_waiter(cost);
-                        waiter.answer(Ok(decision));
+                        books.lease.spent_by_waiter(rest);
+                        if waiter.answer(Ok(decision)) {
+                            granted = 0;
+                        } else {
+                            books.unused_need += rest;
+                        }
                         continue;
                     }
                     let short = cost.saturating_sub(u64::from(self.lease.held(tick)));

@@ -100,8 +100,12 @@ fn settle_first(state: Option<State>, found: Found, request: &Request, now: Time
     if let Some(lent) = lent {
         *lent -= lease.counted.min(*lent);
     }
-    let lease = Some(LeaseReport { counted: 0, ..lease });
-    bucket::apply(Some(state), found, &Request { lease, ..*request }, now)
+    let told = Request { lease: Some(LeaseReport { counted: 0, ..lease }), ..*request };
+    let mut applied = bucket::apply(Some(state), found, &told, now);
+    if !request.peek && lease.counted > 0 {
+        applied.keep_ms = applied.keep_ms.or(Some(DAY_MS));
+    }
+    applied
 }
 
 /// What a dead lease still held counts as alive: it was refilled in the meantime.

@@ -33,6 +33,15 @@ fn shipped(folder: &Path) -> PathBuf {
     file
 }
 
+/// With the settings as they ship, but for the place of the accounts.
+fn configured(options: ServerOptions, name: &str) -> ServerOptions {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/redis").join(name);
+    let text = std::fs::read_to_string(shipped).unwrap();
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let settings = lines.filter(|(name, _)| !name.starts_with('#') && *name != "aclfile");
+    settings.fold(options, |options, (name, value)| options.setting(name, value.trim_matches('"')))
+}
+
 /// `redis://…` with the shipped account.
 fn as_weir(url: &str) -> String {
     url.replace("://", &format!("://weir:{PASSWORD}@"))
@@ -51,11 +60,14 @@ async fn the_shipped_account_passes_the_suite_over_tls() {
     let folder = tempfile::tempdir().unwrap();
     let tls = Arc::new(Tls::new().unwrap());
     let options = ServerOptions::default().accounts(&shipped(folder.path())).tls(&tls);
+    let options = configured(options, "redis.conf");
     let server = meanwhile(|| options.start()).unwrap();
     let roots = tls.roots().as_bytes().to_vec();
     let url = as_weir(&server.tls_url().unwrap());
-    let store =
-        store_with(RedisSettings { trusted_roots: Some(roots), ..RedisSettings::new(url.clone()) });
+    let store = store_with(&RedisSettings {
+        trusted_roots: Some(roots),
+        ..RedisSettings::new(url.clone())
+    });
     passes(&store, "tls").await;
     let denied: Vec<redis::Value> = meanwhile(|| server.query("ACL LOG")).unwrap();
     assert!(denied.is_empty(), "{denied:?}");
@@ -63,7 +75,7 @@ async fn the_shipped_account_passes_the_suite_over_tls() {
     // A certificate of an authority that is not trusted is no server.
     let other = Tls::new().unwrap().roots().as_bytes().to_vec();
     let stranger =
-        store_with(RedisSettings { trusted_roots: Some(other), ..RedisSettings::new(url) });
+        store_with(&RedisSettings { trusted_roots: Some(other), ..RedisSettings::new(url) });
     until_told(&stranger, &["certificate"]).await;
 }
 
@@ -138,7 +150,7 @@ async fn f25_a_wrong_password_is_told_and_a_new_one_in_the_file_is_used_without_
     let server = meanwhile(|| ServerOptions::default().accounts(&file).start()).unwrap();
     let password_file = folder.path().join("password");
     std::fs::write(&password_file, "wrong\n").unwrap();
-    let store = store_with(RedisSettings {
+    let store = store_with(&RedisSettings {
         username: Some("weir".into()),
         password_file: Some(password_file.clone()),
         ..RedisSettings::new(server.url())

@@ -35,6 +35,7 @@ struct Bed {
     key: BucketKey,
 }
 
+#[expect(clippy::large_enum_variant, reason = "four of them, for a test")]
 enum Store {
     Embedded { store: Box<MemoryStore>, clock: Arc<ManualClock> },
     Redis { redis: TimedRedis, admin: redis::Connection },

@@ -10,7 +10,7 @@ use limiter_core::{BucketKey, Clock, Reply, Request, SystemClock};
 use test_servers::Cluster;
 use tokio::task::JoinSet;
 
-use crate::server::{key, meanwhile, plan, store_at, until, until_answered};
+use crate::server::{Stalls, key, meanwhile, plan, store_at, until, until_answered};
 
 const RECOVERY_MAX: Duration = Duration::from_secs(2);
 const CAPACITY: u64 = 1_000_000;
@@ -44,7 +44,7 @@ async fn take(store: &RedisStore, key: &BucketKey) -> Result<Reply, StoreError> 
 
 /// Calls without pause until told to stop; what did not succeed, and how many did.
 struct Callers {
-    tasks: JoinSet<Vec<String>>,
+    tasks: JoinSet<Vec<StoreError>>,
     stop: Arc<AtomicBool>,
     granted: Arc<AtomicU64>,
 }
@@ -63,7 +63,7 @@ impl Callers {
                         Ok(reply) => {
                             granted.fetch_add(reply.granted, Ordering::Relaxed);
                         }
-                        Err(error) => failures.push(format!("{error:?}")),
+                        Err(error) => failures.push(error),
                     }
                     tokio::time::sleep(Duration::from_micros(300)).await;
                 }
@@ -73,14 +73,21 @@ impl Callers {
         Callers { tasks, stop, granted }
     }
 
-    /// Failures in words, and tokens granted.
-    async fn stop(mut self) -> (Vec<String>, u64) {
+    /// Tokens granted, and calls of which nobody knows; none of those if the machine kept up, and
+    /// no failure of another kind at all.
+    async fn stop(mut self, stalls: &Stalls) -> (u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         let mut failures = Vec::new();
         while let Some(failed) = self.tasks.join_next().await {
             failures.extend(failed.unwrap());
         }
-        (failures, self.granted.load(Ordering::Relaxed))
+        let late =
+            |error: &&StoreError| matches!(error, StoreError::Lost(_) | StoreError::Tripped { .. });
+        let wrong: Vec<_> =
+            failures.iter().filter(|error| !(late(error) && stalls.excuse())).collect();
+        assert!(wrong.is_empty(), "{} failed, such as {:?}", wrong.len(), wrong[0]);
+        let lost = failures.iter().filter(|error| matches!(error, StoreError::Lost(_))).count();
+        (self.granted.load(Ordering::Relaxed), lost as u64)
     }
 }
 
@@ -94,6 +101,7 @@ async fn f20_a_slot_that_moves_to_and_fro_fails_no_call_and_keeps_its_bucket() {
     let epoch = store.epoch(&key);
     let redirected = || store.counters().redirects.load(Ordering::Relaxed);
 
+    let stalls = Stalls::watch();
     let callers = Callers::start(&store, key, 4);
     for round in 0..10 {
         let to = if round % 2 == 0 { 1 } else { 0 };
@@ -106,15 +114,15 @@ async fn f20_a_slot_that_moves_to_and_fro_fails_no_call_and_keeps_its_bucket() {
         until("the target is called", || callers.granted.load(Ordering::Relaxed) > at_target + 20)
             .await;
     }
-    let (failures, granted) = callers.stop().await;
-    assert!(failures.is_empty(), "{} failed, such as {}", failures.len(), failures[0]);
-    let after = take(&store, &key).await.unwrap();
-    let taken = before.levels.burst.tokens - after.levels.burst.tokens;
-    assert_eq!(taken, i64::try_from(granted).unwrap() + 1, "one token for each call");
+    let (granted, lost) = callers.stop(&stalls).await;
+    let (_, after) = until_answered(&store, &key, CAPACITY).await;
+    let taken = u64::try_from(before.levels.burst.tokens - after.levels.burst.tokens).unwrap();
+    let may_be = granted + 1..=granted + 1 + lost;
+    assert!(may_be.contains(&taken), "{taken} taken by {granted} calls, {lost} lost");
     assert!(store.epoch(&key) > epoch, "who remembers should testify");
     let settled = redirected();
     for _ in 0..100 {
-        take(&store, &key).await.unwrap();
+        until_answered(&store, &key, CAPACITY).await;
     }
     assert_eq!(redirected(), settled, "calls go straight to the new node");
 }
@@ -129,6 +137,7 @@ async fn f21_a_dead_primary_costs_its_own_keys_only_until_its_replica_takes_over
     }
     let epochs: Vec<u64> = keys.iter().map(|key| store.epoch(key)).collect();
     let replica = meanwhile(|| cluster.replica_of(0)).unwrap();
+    let stalls = Stalls::watch();
     let others: Vec<Callers> =
         keys[1..].iter().map(|key| Callers::start(&store, *key, 2)).collect();
 
@@ -142,8 +151,7 @@ async fn f21_a_dead_primary_costs_its_own_keys_only_until_its_replica_takes_over
     assert!(waited <= RECOVERY_MAX, "exact again only {waited:?} after the promotion");
     assert_eq!(reply.granted, 1);
     for callers in others {
-        let (failures, granted) = callers.stop().await;
-        assert!(failures.is_empty(), "{} failed, such as {}", failures.len(), failures[0]);
+        let (granted, _) = callers.stop(&stalls).await;
         assert!(granted > 0);
     }
     let later: Vec<u64> = keys.iter().map(|key| store.epoch(key)).collect();

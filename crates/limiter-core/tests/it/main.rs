@@ -10,7 +10,9 @@ mod server; // a Redis of one's own
 mod cases; // faults that others reported, as tests
 mod directed; // histories that catch the two worst mistakes
 mod differential; // the script against the model
+mod histories; // random moves, and who judges them
 mod properties; // what holds for every bucket
+mod limiter_promises; // what holds for limiters over a store
 mod proxy; // a network that loses answers
 mod redis_link; // a Redis that stops, dies or loses answers
 mod redis_faults; // what a server refuses, and why

@@ -149,18 +149,21 @@ async fn two_calls_of_one_key_that_overlap_go_over_two_connections() {
     monitor.write_all(b"MONITOR\r\n").unwrap();
     let mut welcome = [0; 5];
     monitor.read_exact(&mut welcome).unwrap();
+    let missed = || store.counters().heartbeats_missed.load(Ordering::Relaxed);
+    let mut overlapped = Vec::new();
     for round in 0..20 {
+        let missed_before = missed();
         let (plan, key) = (plan(CAPACITY), key(&format!("{round}")));
         let request = Request::take(plan, 1, 1);
         // Calls of other keys between the two, so that turns alone would not do.
         let mut first = Box::pin(store.call(&key, &request));
-        poll_once(&mut first).await;
+        let is_out = poll_once(&mut first).await;
         let others: Vec<_> =
             (0..round % 3).map(|n| crate::server::key(&format!("other {n}"))).collect();
         let mut between: Vec<_> =
             others.iter().map(|other| Box::pin(store.call(other, &request))).collect();
         for other in &mut between {
-            poll_once(other).await;
+            let _is_out = poll_once(other).await;
         }
         let second = store.call(&key, &request).await;
         assert_eq!(second.unwrap().granted, 1);
@@ -168,7 +171,12 @@ async fn two_calls_of_one_key_that_overlap_go_over_two_connections() {
             // One poll was enough to send it; that it is dropped now is nobody's fault.
             drop(other);
         }
+        // On a busy machine the first may be answered already, or a link be out of use.
+        if is_out && missed() == missed_before {
+            overlapped.push(round);
+        }
     }
+    assert!(overlapped.len() >= 5, "{overlapped:?}");
     let mut seen = String::new();
     meanwhile(|| {
         // Everything that it was sent before this word.
@@ -179,7 +187,7 @@ async fn two_calls_of_one_key_that_overlap_go_over_two_connections() {
             seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
         }
     });
-    for round in 0..20 {
+    for round in overlapped {
         let key = key(&format!("{round}")).to_string();
         let calls = seen.lines().filter(|line| line.contains("\"EVALSHA\"") && line.contains(&key));
         let from: Vec<&str> = calls.filter_map(|line| line.split(['[', ']']).nth(1)).collect();
@@ -188,10 +196,10 @@ async fn two_calls_of_one_key_that_overlap_go_over_two_connections() {
     }
 }
 
-async fn poll_once<F: Future + Unpin>(future: &mut F) {
+/// Whether it has not ended thereby.
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| {
-        let _pending = std::pin::Pin::new(&mut *future).poll(context).is_pending();
-        std::task::Poll::Ready(())
+        std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_pending())
     })
-    .await;
+    .await
 }

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::store::BucketStore;
 use limiter_core::store::memory::MemoryStore;
-use limiter_core::testkit::{Advance, Fault, FaultyStore, ManualClock, check_store};
+use limiter_core::store::{BucketStore, StoreError};
+use limiter_core::testkit::{
+    Advance, Fault, FaultyStore, ManualClock, check_damaged_state, check_store,
+};
 use limiter_core::{
-    BucketKey, Capacity, Limit, Limiter, LimiterSettings, Limits, PlanNumbers, PlanVersion,
+    BucketKey, Capacity, Limit, Limiter, LimiterSettings, Limits, PlanNumbers, PlanVersion, Reply,
     Request, ScopeId, VersionSource,
 };
 
@@ -63,6 +65,28 @@ async fn redis_passes_the_suite() {
     store.shut_down().await;
 }
 
+#[tokio::test]
+async fn redis_repairs_what_is_no_bucket() {
+    let server = Server::start();
+    let store = server.store(2).await;
+    for (number, garbage) in ["", "0", "{\"tokens\": 7}", "\u{1}\u{1}\u{1}"].iter().enumerate() {
+        let damage = async |key: &BucketKey| {
+            redis::cmd("SET")
+                .arg(key.to_string())
+                .arg(garbage)
+                .exec(&mut server.connection())
+                .unwrap();
+        };
+        check_damaged_state(&store, &format!("damage {number}"), damage).await;
+    }
+    let damage = async |key: &BucketKey| {
+        let mut admin = server.connection();
+        redis::cmd("DEL").arg(key.to_string()).exec(&mut admin).unwrap();
+        redis::cmd("LPUSH").arg(key.to_string()).arg("a list").exec(&mut admin).unwrap();
+    };
+    check_damaged_state(&store, "another type", damage).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_under_sentinel_passes_the_suite() {
     let set = meanwhile(|| SentinelSet::start(1)).unwrap();
@@ -103,6 +127,58 @@ async fn the_suite_finds_a_store_that_executes_calls_twice() {
     let clock = Arc::new(ManualClock::default());
     let store = Arc::new(Twice(MemoryStore::new(clock.clone())));
     check_store(&store, clock.as_ref(), "twice").await;
+}
+
+/// A store with one mistake, over the embedded one.
+struct Wrong<F>(MemoryStore, F);
+
+impl<F> BucketStore for Wrong<F>
+where
+    F: Fn(&BucketKey, &Request) -> (BucketKey, Request) + Send + Sync + 'static,
+{
+    async fn call(&self, key: &BucketKey, request: &Request) -> Result<Reply, StoreError> {
+        let (key, request) = (self.1)(key, request);
+        self.0.call(&key, &request).await
+    }
+}
+
+async fn suite_over(
+    mistake: impl Fn(&BucketKey, &Request) -> (BucketKey, Request) + Send + Sync + 'static,
+) {
+    let clock = Arc::new(ManualClock::default());
+    let store = Arc::new(Wrong(MemoryStore::new(clock.clone()), mistake));
+    check_store(&store, clock.as_ref(), "wrong").await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "was changed by calls of other keys")]
+async fn the_suite_finds_a_store_that_mixes_keys_up() {
+    let one = BucketKey::new(VersionSource::File, ScopeId::Client("all of them"));
+    let crowd: Vec<BucketKey> = (0..64)
+        .map(|number| {
+            let name = format!("neighbour {number}");
+            let scope = ScopeId::ApiKey { client: "wrong", key: &name };
+            BucketKey::new(VersionSource::File, scope)
+        })
+        .collect();
+    suite_over(move |key, request| (if crowd.contains(key) { one } else { *key }, *request)).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "`levels` is")]
+async fn the_suite_finds_a_store_that_hears_no_witness() {
+    suite_over(|key, request| (*key, Request { witness: None, ..*request })).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "the reply differs from `bucket::apply`: `levels` is")]
+async fn the_suite_finds_a_store_that_writes_when_it_should_look() {
+    suite_over(|key, request| {
+        let looks = request.peek && request.need == 0;
+        let owed = limiter_core::Owed { burst: u64::from(looks), ..request.owed };
+        (*key, Request { peek: false, owed, ..*request })
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -227,3 +227,63 @@ impl Fields<'_> {
         Ok(PlanNumbers { version, limits: Limits { burst, sustained } })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(sustained: bool) -> Request {
+        let limit = |capacity: u64| {
+            let rate = RefillRate::per_second(3).unwrap();
+            Limit::new(Capacity::new(capacity).unwrap(), rate).unwrap()
+        };
+        let limits = Limits { burst: limit(10), sustained: sustained.then(|| limit(20)) };
+        Request::take(PlanNumbers { version: PlanVersion(4), limits }, 1, 1)
+    }
+
+    /// 3 granted, 2 lent, 7 microseconds, level −1 and part 5, 2 and 1 lent, total 9, incarnation 8.
+    fn head(kind: u8) -> Vec<u8> {
+        let mut text = vec![3, 0, 0, 0, 0, 2, 0, 0, 0, kind, 7, 0, 0, 0, 0, 0, 0];
+        text.extend([0xff; 6]);
+        text.extend([5, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+        text.extend([9, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0]);
+        text
+    }
+
+    #[test]
+    fn a_reply_is_read_number_by_number() {
+        let read = reply(&head(16 + 4 + 1), &asked(false)).unwrap();
+        assert_eq!((read.granted, read.lent, read.counted), (3, 2, 2));
+        assert_eq!(read.levels.burst, Level { tokens: -1, remainder: 5 });
+        assert_eq!((read.at.us(), read.outstanding), (7, 3));
+        assert_eq!((read.granted_total, read.incarnation), (9, 8));
+        assert_eq!((read.lease_dead, read.found), (true, Found::Nothing));
+    }
+
+    #[test]
+    fn a_reply_that_does_not_fit_is_an_error_and_never_a_guess() {
+        let good = head(16);
+        for length in 0..good.len() {
+            assert!(reply(&good[..length], &asked(false)).is_err(), "{length} bytes");
+        }
+        let longer = [good.as_slice(), &[0]].concat();
+        assert!(reply(&longer, &asked(false)).is_err());
+        assert!(reply(&good, &asked(true)).is_err(), "one bucket where two are asked for");
+        for kind in [0, 16 + 3, 15, 48, 64, 128 + 16] {
+            assert!(reply(&head(kind), &asked(false)).is_err(), "kind {kind}");
+        }
+        let mut far = head(16);
+        far[10..17].fill(0xff);
+        assert!(reply(&far, &asked(false)).is_err(), "a time beyond what is exact");
+    }
+
+    #[test]
+    fn a_call_is_as_long_as_what_it_is_about() {
+        let plain = asked(true);
+        assert_eq!(argument(&plain).len(), PLAIN_BYTES);
+        assert_eq!(argument(&Request { demand_per_s: 1, ..plain }).len(), LEASE_BYTES);
+        assert_eq!(argument(&Request { unused_need: 1, ..plain }).len(), LEASE_BYTES);
+        let owed = Owed { burst: 1, sustained: 0 };
+        assert_eq!(argument(&Request { owed, ..plain }).len(), FULL_BYTES);
+    }
+}

@@ -23,7 +23,7 @@ use super::counters::RedisCounters;
 use super::dial::{self, Dialler, Wanted};
 use super::link::{Closed, Entered, Link};
 use super::supervisor::Supervisor;
-use super::{command, script};
+use super::{command, script, slots};
 use crate::breaker::Breaker;
 use crate::call::{Reply, Request};
 use crate::key::BucketKey;
@@ -300,7 +300,7 @@ impl Node {
         asking: bool,
     ) -> Result<Value, RedisError> {
         let loads = self.loads.load(Ordering::Acquire);
-        let key = key.to_string();
+        let key = slots::spelled(key);
         let by_name = command("EVALSHA", script::digest(), &key, request);
         let answer = send(&mut connection, &by_name, asking).await;
         if !says_no_script(&answer) {

