@@ -84,6 +84,12 @@ async fn a_demoted_primary_is_left_although_it_goes_on() {
     let first = meanwhile(|| set.primary()).unwrap();
     assert_eq!(meanwhile(|| callers_of(set.server(first))), 2);
 
+    // What the replica has not seen, no orderly failover can keep.
+    let name = key.to_string();
+    until("the replica has the bucket", || {
+        meanwhile(|| set.server(1 - first).query_words::<i64>(&["EXISTS", &name])).unwrap() == 1
+    })
+    .await;
     // Nobody calls meanwhile, so no refusal tells.
     let second = meanwhile(|| set.failover()).unwrap();
     let clock = SystemClock::new();
