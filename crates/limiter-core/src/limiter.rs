@@ -54,6 +54,8 @@ pub use self::settings::{Contract, Extras, LimiterSettings, Witnessing};
 
 /// How often [`Limiter::tick`] has to be called: leases are renewed and returned by it.
 pub const TICK_EVERY: Duration = Duration::from_millis(50);
+/// The runtime's timers fire up to this late; a deadline is kept all the same.
+const TIMER_LATE: Duration = Duration::from_millis(1);
 /// Calls out at a time while leases are given back at the end.
 const DRAIN_CALLS_MAX: usize = 256;
 
@@ -263,7 +265,7 @@ impl<S: BucketStore> Limiter<S> {
     ) -> Decision {
         let shared = &self.shared;
         let mut answer = Unread { shared, entry, key: contract.key, waiting: Some(waiting) };
-        let budget = shared.punctuality.budget(shared.settings.deadline);
+        let budget = shared.punctuality.budget(shared.settings.deadline).saturating_sub(TIMER_LATE);
         let around = shared.around();
         let hedge_after = if around.extras.hedge { shared.hedge_after() } else { budget };
         let mut waited = Duration::ZERO;
