@@ -1,5 +1,5 @@
 //! The script against the model: the same random steps through `take.lua` in a real Redis and
-//! through [`bucket::apply`], compared in reply, stored bytes and lifetime.
+//! through [`crate::bucket::apply`], compared in reply, stored bytes and lifetime.
 //!
 //! The script runs as it ships but for one marked line: the time is given instead of read. In most
 //! rounds the branch marks are made live as well, so that visits are counted where they happen.
