@@ -13,8 +13,6 @@ mod outage; // Redis killed and frozen
 
 use std::time::Duration;
 
-use anyhow::bail;
-
 use crate::report::Report;
 use scene::Scene;
 
@@ -43,13 +41,7 @@ impl Sabotage {
     ];
 
     fn named(name: &str) -> anyhow::Result<Sabotage> {
-        match Sabotage::ALL.iter().find(|(known, _)| *known == name) {
-            Some((_, sabotage)) => Ok(*sabotage),
-            None => {
-                let known: Vec<_> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
-                bail!("there is no sabotage `{name}`; there are {}", known.join(", "))
-            }
-        }
+        crate::report::named(&Sabotage::ALL, name)
     }
 }
 

@@ -11,7 +11,6 @@ mod slices; // one slice, and what it says
 
 use std::time::Duration;
 
-use anyhow::bail;
 use demo::incident::Shot;
 use fault_proxy::{FaultProxy, Rule, Toxic};
 use serde_json::json;
@@ -59,13 +58,7 @@ impl Sabotage {
         [("far-store", Sabotage::FarStore), ("no-leases", Sabotage::NoLeases)];
 
     fn named(name: &str) -> anyhow::Result<Sabotage> {
-        match Sabotage::ALL.iter().find(|(known, _)| *known == name) {
-            Some((_, sabotage)) => Ok(*sabotage),
-            None => {
-                let known: Vec<_> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
-                bail!("there is no sabotage `{name}`; there are {}", known.join(", "))
-            }
-        }
+        crate::report::named(&Sabotage::ALL, name)
     }
 }
 

@@ -15,7 +15,6 @@ mod verdict; // figures of all rounds
 
 use std::time::Duration;
 
-use anyhow::bail;
 use serde_json::json;
 
 use crate::report::Report;
@@ -51,13 +50,7 @@ impl Sabotage {
     ];
 
     fn named(name: &str) -> anyhow::Result<Sabotage> {
-        match Sabotage::ALL.iter().find(|(known, _)| *known == name) {
-            Some((_, sabotage)) => Ok(*sabotage),
-            None => {
-                let known: Vec<_> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
-                bail!("there is no sabotage `{name}`; there are {}", known.join(", "))
-            }
-        }
+        crate::report::named(&Sabotage::ALL, name)
     }
 }
 

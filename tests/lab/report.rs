@@ -43,6 +43,15 @@ fn short(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// The sabotage of that name, or the names that there are.
+pub fn named<T: Copy>(all: &[(&str, T)], name: &str) -> anyhow::Result<T> {
+    let found = all.iter().find(|(known, _)| *known == name);
+    found.map(|(_, sabotage)| *sabotage).ok_or_else(|| {
+        let known: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        anyhow::anyhow!("there is no sabotage `{name}`; there are {}", known.join(", "))
+    })
+}
+
 /// Smallest share of the intended load that must really have been offered.
 const OFFERED_MIN: f64 = 0.98;
 

@@ -65,13 +65,7 @@ impl Sabotage {
     ];
 
     fn named(name: &str) -> anyhow::Result<Sabotage> {
-        match Sabotage::ALL.iter().find(|(known, _)| *known == name) {
-            Some((_, sabotage)) => Ok(*sabotage),
-            None => {
-                let known: Vec<_> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
-                bail!("there is no sabotage `{name}`; there are {}", known.join(", "))
-            }
-        }
+        crate::report::named(&Sabotage::ALL, name)
     }
 }
 
