@@ -10,6 +10,7 @@
 //! returned to the store. Whoever owns a limiter calls [`Limiter::tick`] every [`TICK_EVERY`],
 //! [`Limiter::sweep`] every few seconds, and [`Limiter::drain`] at the end.
 
+mod bell; // ends waits on time
 pub(crate) mod books; // what a key's entry keeps
 mod demand; // how fast tokens are asked for
 mod digest_hash; // keys are hashes
@@ -44,6 +45,7 @@ use crate::store::{BucketStore, StoreError};
 use crate::time::{Clock, Timestamp};
 use crate::units::Cost;
 
+use self::bell::Bell;
 use self::digest_hash::DigestHash;
 use self::entry::Entry;
 use self::flight::{Ask, Care, Flight, Landing, Lane, Quick, Settled, Surroundings};
@@ -54,8 +56,6 @@ pub use self::settings::{Contract, Extras, LimiterSettings, Witnessing};
 
 /// How often [`Limiter::tick`] has to be called: leases are renewed and returned by it.
 pub const TICK_EVERY: Duration = Duration::from_millis(50);
-/// The runtime's timers fire up to this late; a deadline is kept all the same.
-const TIMER_LATE: Duration = Duration::from_millis(1);
 /// Calls out at a time while leases are given back at the end.
 const DRAIN_CALLS_MAX: usize = 256;
 
@@ -79,6 +79,7 @@ struct Shared<S> {
     gateways: AtomicU32,
     draining: AtomicBool,
     punctuality: Punctuality,
+    bell: Bell,
     entries: HashMap<BucketKey, Arc<Entry>, DigestHash>,
     /// Entries with a lease, to be looked after.
     leased: Mutex<Vec<(BucketKey, Arc<Entry>)>>,
@@ -97,6 +98,7 @@ impl<S: BucketStore> Limiter<S> {
                 gateways: AtomicU32::new(1),
                 draining: AtomicBool::new(false),
                 punctuality: Punctuality::new(),
+                bell: Bell::new(),
                 entries: HashMap::with_hasher(DigestHash),
                 leased: Mutex::default(),
             }),
@@ -265,18 +267,23 @@ impl<S: BucketStore> Limiter<S> {
     ) -> Decision {
         let shared = &self.shared;
         let mut answer = Unread { shared, entry, key: contract.key, waiting: Some(waiting) };
-        let budget = shared.punctuality.budget(shared.settings.deadline).saturating_sub(TIMER_LATE);
+        let budget = shared.punctuality.budget(shared.settings.deadline);
         let around = shared.around();
         let hedge_after = if around.extras.hedge { shared.hedge_after() } else { budget };
         let mut waited = Duration::ZERO;
         let reason = loop {
             let step = hedge_after.min(budget.saturating_sub(waited));
-            match tokio::time::timeout(step, answer.read()).await {
-                Ok(Ok(decision)) => return decision,
-                Ok(Err(reason)) => break reason,
-                Err(_elapsed) => {}
+            tokio::select! {
+                biased;
+                read = answer.read() => match read {
+                    Ok(decision) => return decision,
+                    Err(reason) => break reason,
+                },
+                Ok(()) = shared.bell.after(step) => {}
+                // Late, but there where no thread is, and on the paused time of a test.
+                () = tokio::time::sleep(step) => {}
             }
-            // Timers are late rather than early, and the clock of a test may stand still.
+            // The clock of a test may stand still.
             let now = shared.clock.now();
             waited = now.since(since).max(waited + step);
             if waited >= budget {

@@ -12,8 +12,8 @@ use crate::time::Timestamp;
 
 /// An answer after this is late.
 const LATE_AFTER: Duration = Duration::from_millis(5);
-/// Budget of a waiting request while answers are late.
-const SLOW_BUDGET: Duration = Duration::from_millis(1);
+/// Budget of a waiting request while answers are late: a millisecond with its wake-up.
+const SLOW_BUDGET: Duration = Duration::from_micros(700);
 /// Share of late answers, in percent, above which requests stop waiting, and below which they
 /// wait again.
 const SLOW_ABOVE: u64 = 20;
