@@ -13,10 +13,10 @@ use super::seen::Seen;
 use super::settings::{Terms, Witnessing};
 use super::share::LearnedShare;
 use super::waiters::Waiters;
-use crate::call::{Owed, PlanNumbers, Reply, Request, Witness};
+use crate::call::{Level, Owed, PlanNumbers, Reply, Request, Witness};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
 use crate::degraded::PlanPart;
-use crate::limit::Limits;
+use crate::limit::{Limit, Limits};
 use crate::store::StoreError;
 use crate::time::Timestamp;
 
@@ -27,6 +27,8 @@ const LEASED_CAPACITY_MIN: u64 = 40;
 const HEDGED_PART: u64 = 20;
 /// Shortest pause between two polls of an empty bucket.
 const POLL_MIN_US: u64 = 10_000;
+/// A bucket that is filled to three quarters is full again before its client has used it up.
+const NEARLY_FULL: (i64, i64) = (3, 4);
 /// All gateways together poll an empty bucket at most so often a second.
 const POLLS_PER_S_MAX: u64 = 5_000;
 /// A quiet key is remembered until its bucket must be full again, but for so long at least …
@@ -91,6 +93,18 @@ impl Books {
 
     pub(crate) fn last(&self) -> Option<Seen> {
         self.last.as_ref().map(KeptSeen::seen)
+    }
+
+    /// Whether a few tokens more or less would change no decision soon.
+    pub(crate) fn was_nearly_full(&self) -> bool {
+        self.last().is_some_and(|seen| {
+            let Reply { levels, plan, .. } = &seen.reply;
+            let is_full = |(level, limit): (Level, Limit)| {
+                let capacity = limit.capacity().get().cast_signed();
+                level.tokens * NEARLY_FULL.1 >= capacity * NEARLY_FULL.0
+            };
+            levels.with(&plan.limits).all(is_full)
+        })
     }
 
     /// Keeps the newest terms; true if its plan is another one than before.

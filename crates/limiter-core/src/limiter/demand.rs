@@ -14,7 +14,10 @@ const INTERVAL_MIN: Duration = Duration::from_millis(2);
 /// What the first rise may reach, in tokens per second.
 const START_MAX: u64 = 40;
 /// Below this many tokens per second nothing is borrowed.
-const BORROWING_MIN: u64 = 2;
+const BORROWING_MIN: u64 = 1;
+/// Below this many tokens per second the next request is so far that calls are left to it: then
+/// they serve it too.
+const QUICK_MIN: u64 = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
@@ -49,6 +52,16 @@ impl Demand {
     /// What the store is told, in tokens per second; 0 borrows nothing.
     pub(crate) fn lease_demand(&self) -> u64 {
         if self.per_s < BORROWING_MIN { 0 } else { self.per_s }
+    }
+
+    /// Whether calls go out before a request needs them.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.per_s >= QUICK_MIN
+    }
+
+    /// A spend that leaves fewer tokens than this asks for more.
+    pub(crate) fn prefetch_below(&self, round_trip: Duration) -> u64 {
+        if self.is_quick() { self.low_water(round_trip) + 1 } else { 0 }
     }
 
     /// Tokens that are spent while a call is out.
@@ -87,15 +100,24 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_key_borrows_nothing() {
+    fn a_key_that_is_asked_for_less_than_once_a_second_borrows_nothing() {
         let mut demand = Demand::default();
         demand.note(0, at(0));
         demand.ask(1);
         demand.note(0, at(1_000));
+        assert_eq!(demand.lease_demand(), 1);
+        demand.ask(1);
+        demand.note(0, at(2_001));
         assert_eq!(demand.lease_demand(), 0);
-        demand.ask(2);
-        demand.note(0, at(2_000));
-        assert_eq!(demand.lease_demand(), 2);
+    }
+
+    #[test]
+    fn a_slow_key_asks_when_it_needs_tokens_and_a_quick_one_before() {
+        let round_trip = Duration::from_millis(2);
+        let of = |per_s| Demand { per_s, ..Demand::default() };
+        assert_eq!(of(19).prefetch_below(round_trip), 0);
+        assert_eq!(of(20).prefetch_below(round_trip), 1);
+        assert_eq!(of(1_000).prefetch_below(round_trip), 6);
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub(crate) struct Entry {
     lease: LeaseWord,
     /// Tokens that the store had left after the last reply.
     left_at_store: AtomicU64,
-    /// With no more than this in the lease, the next spend prefetches.
-    low_water: AtomicU32,
+    /// A spend that leaves fewer tokens than this prefetches.
+    prefetch_below: AtomicU32,
     /// No prefetch now: the main call is out, or the key is paced.
     busy: AtomicBool,
     /// Newest plan version that was heard: a lease under an older plan goes back.
@@ -50,7 +50,7 @@ impl Entry {
         Entry {
             lease: LeaseWord::new(),
             left_at_store: AtomicU64::new(0),
-            low_water: AtomicU32::new(0),
+            prefetch_below: AtomicU32::new(0),
             busy: AtomicBool::new(false),
             version: AtomicU64::new(0),
             used_at_s: AtomicU64::new(now.us() / 1_000_000),
@@ -85,8 +85,8 @@ impl Entry {
         let Spent::Taken { left } = self.lease.spend(cost, Tick::of_us(now.us())) else {
             return Quick::Ask;
         };
-        let low =
-            left <= self.low_water.load(Ordering::Relaxed) && !self.busy.load(Ordering::Relaxed);
+        let low = left < self.prefetch_below.load(Ordering::Relaxed)
+            && !self.busy.load(Ordering::Relaxed);
         Quick::Allowed { decision: self.lent(left), low }
     }
 
@@ -276,10 +276,12 @@ impl Entry {
             return Care::Rest;
         }
         let Some(terms) = books.terms() else { return Care::Rest };
-        if books.lease.goes_back(held, terms.plan.limits.smallest_capacity(), now) {
+        let capacity = terms.plan.limits.smallest_capacity();
+        if books.lease.goes_back(held, capacity, books.was_nearly_full(), now) {
             return Care::Fly(self.return_all(&mut books, &terms, around, now));
         }
-        if held > 0 && books.lease.is_ending(now) && books.lease.is_in_use(now) && around.leases {
+        let pays = around.leases && books.demand.is_quick();
+        if pays && held > 0 && books.lease.is_ending(now) && books.lease.is_in_use(now) {
             return Care::Fly(self.main(&mut books, &terms, around, now));
         }
         Care::Watch
@@ -447,8 +449,8 @@ impl Entry {
     fn publish(&self, books: &mut Books, seen: &Seen, around: &Surroundings) {
         let in_word = self.lease.tokens();
         self.left_at_store.store(seen.available(), Ordering::Relaxed);
-        let low = books.demand.low_water(around.round_trip).min(u64::from(in_word / 2));
-        self.low_water.store(u32::try_from(low).unwrap_or(u32::MAX), Ordering::Relaxed);
+        let below = books.demand.prefetch_below(around.round_trip).min(u64::from(in_word / 2) + 1);
+        self.prefetch_below.store(u32::try_from(below).unwrap_or(u32::MAX), Ordering::Relaxed);
         books.pace(seen, in_word, around);
     }
 }

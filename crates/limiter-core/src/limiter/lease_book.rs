@@ -125,11 +125,49 @@ impl LeaseBook {
     }
 
     /// Whether it has been without use for so long that it goes back. A few tokens wait longer:
-    /// the next request of a slow key is not far. What nobody would miss ends with its lease.
-    pub(crate) fn goes_back(&self, held: u32, capacity: u64, now: Timestamp) -> bool {
+    /// the next request of a slow key is not far. What nobody would miss ends with its lease: next
+    /// to nothing, or a few tokens of a bucket that was nearly full.
+    pub(crate) fn goes_back(
+        &self,
+        held: u32,
+        capacity: u64,
+        nearly_full: bool,
+        now: Timestamp,
+    ) -> bool {
+        if nearly_full && held <= FEW_MAX {
+            return false;
+        }
         let idle = now.since(self.moved_at);
         let is_few = held <= FEW_MAX && self.counted < capacity / MISSED_SOON_PART;
         let missed = held > 1 || self.counted >= (capacity / MISSED_PART).max(1);
         missed && idle >= if is_few { IDLE_FEW_AFTER } else { IDLE_AFTER }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_us(1_000_000_000 + ms * 1_000)
+    }
+
+    #[test]
+    fn what_nobody_would_miss_ends_with_its_lease_and_the_rest_goes_back() {
+        let lease = |counted| LeaseBook { counted, moved_at: at(0), ..LeaseBook::default() };
+        // (counted, held, capacity, nearly full, idle for ms, goes back)
+        let cases = [
+            (4, 4, 40, true, 900, false),
+            (4, 4, 40, false, 149, false),
+            (4, 4, 40, false, 150, true),
+            (4, 4, 400, false, 399, false),
+            (4, 4, 400, false, 400, true),
+            (5, 5, 40, true, 150, true),
+            (1, 1, 400, false, 900, false),
+        ];
+        for (counted, held, capacity, full, ms, back) in cases {
+            let goes_back = lease(counted).goes_back(held, capacity, full, at(ms));
+            assert_eq!(goes_back, back, "{counted} {held} of {capacity}, {full}, {ms} ms");
+        }
     }
 }
