@@ -27,6 +27,8 @@ const LEASED_CAPACITY_MIN: u64 = 40;
 const HEDGED_PART: u64 = 20;
 /// Shortest pause between two polls of an empty bucket.
 const POLL_MIN_US: u64 = 10_000;
+/// With less than one part in so many of the capacity tokens are scarce.
+const SCARCE_PART: u64 = 4;
 /// A bucket that is filled to three quarters is full again before its client has used it up.
 const NEARLY_FULL: (i64, i64) = (3, 4);
 /// All gateways together poll an empty bucket at most so often a second.
@@ -170,6 +172,17 @@ impl Books {
         Some(Decision { outcome: Outcome::Denied { wait }, basis: Basis::Store, standing })
     }
 
+    /// Whether the last reply came within a poll interval, from a bucket that was nearly empty: then
+    /// only who waits asks again.
+    pub(crate) fn was_scarce_just_now(&self, around: &Surroundings, now: Timestamp) -> bool {
+        self.last().is_some_and(|seen| {
+            let limits = &seen.reply.plan.limits;
+            let pause = Duration::from_micros(poll_us(limits, around.gateways));
+            SCARCE_PART * seen.available() < limits.smallest_capacity()
+                && now < seen.sent.after(pause)
+        })
+    }
+
     pub(crate) fn is_paced(&self, now: Timestamp) -> bool {
         now < self.next_call
     }
@@ -218,7 +231,7 @@ impl Books {
             ..Request::take(terms.plan, need, least)
         };
         if around.leases && terms.plan.limits.smallest_capacity() >= LEASED_CAPACITY_MIN {
-            request.demand_per_s = self.demand.lease_demand();
+            request.demand_per_s = self.demand.lease_demand(self.was_nearly_full());
         }
         if request.demand_per_s > 0 {
             request.low_water = self.demand.low_water(around.round_trip);

@@ -13,8 +13,8 @@ const HORIZON: Duration = Duration::from_millis(100);
 const INTERVAL_MIN: Duration = Duration::from_millis(2);
 /// What the first rise may reach, in tokens per second.
 const START_MAX: u64 = 40;
-/// Below this many tokens per second nothing is borrowed.
-const BORROWING_MIN: u64 = 1;
+/// What is asked for more seldom borrows nothing: a lease would end unused.
+const SELDOM: Duration = Duration::from_millis(2_500);
 /// Below this many tokens per second the next request is so far that calls are left to it: then
 /// they serve it too.
 const QUICK_MIN: u64 = 20;
@@ -25,6 +25,8 @@ pub(crate) struct Demand {
     asked: u64,
     noted_at: Timestamp,
     per_s: u64,
+    /// Whether something was asked for that `per_s` may have rounded to nothing.
+    is_more: bool,
 }
 
 impl Demand {
@@ -40,6 +42,7 @@ impl Demand {
         let us = since.max(INTERVAL_MIN).as_micros();
         let present = u64::try_from(u128::from(tokens) * 1_000_000 / us).unwrap_or(u64::MAX);
         self.noted_at = now;
+        self.is_more = tokens > 0 && since <= SELDOM;
         self.per_s = if present > self.per_s {
             present.min(self.per_s.saturating_mul(4).max(START_MAX))
         } else if since <= HORIZON {
@@ -49,9 +52,10 @@ impl Demand {
         };
     }
 
-    /// What the store is told, in tokens per second; 0 borrows nothing.
-    pub(crate) fn lease_demand(&self) -> u64 {
-        if self.per_s < BORROWING_MIN { 0 } else { self.per_s }
+    /// What the store is told, in tokens per second; 0 borrows nothing. Where tokens are plenty, a
+    /// part of a token counts as a whole one.
+    pub(crate) fn lease_demand(&self, are_plenty: bool) -> u64 {
+        self.per_s + u64::from(are_plenty && self.is_more)
     }
 
     /// Whether calls go out before a request needs them.
@@ -86,29 +90,33 @@ mod tests {
         demand.note(0, at(0));
         for (ms, believed) in [(100, 40), (200, 160), (300, 640), (400, 1_000), (500, 1_000)] {
             demand.note(100, at(ms));
-            assert_eq!(demand.lease_demand(), believed, "after {ms} ms");
+            assert_eq!(demand.lease_demand(false), believed, "after {ms} ms");
         }
     }
 
     #[test]
     fn a_fall_is_believed_by_half_within_a_horizon_and_wholly_after_it() {
-        let mut demand = Demand { per_s: 1_000, noted_at: at(0), asked: 0 };
+        let mut demand = Demand { per_s: 1_000, noted_at: at(0), ..Demand::default() };
         demand.note(0, at(100));
-        assert_eq!(demand.lease_demand(), 500);
+        assert_eq!(demand.lease_demand(false), 500);
         demand.note(1, at(300));
-        assert_eq!(demand.lease_demand(), 5);
+        assert_eq!(demand.lease_demand(false), 5);
     }
 
     #[test]
-    fn a_key_that_is_asked_for_less_than_once_a_second_borrows_nothing() {
+    fn a_key_that_is_seldom_asked_for_borrows_nothing() {
         let mut demand = Demand::default();
         demand.note(0, at(0));
         demand.ask(1);
         demand.note(0, at(1_000));
-        assert_eq!(demand.lease_demand(), 1);
+        assert_eq!(demand.lease_demand(false), 1);
         demand.ask(1);
         demand.note(0, at(2_001));
-        assert_eq!(demand.lease_demand(), 0);
+        assert_eq!(demand.lease_demand(false), 0);
+        assert_eq!(demand.lease_demand(true), 1, "where tokens are plenty");
+        demand.ask(1);
+        demand.note(0, at(4_502));
+        assert_eq!(demand.lease_demand(true), 0, "too seldom for a lease");
     }
 
     #[test]
@@ -122,8 +130,8 @@ mod tests {
 
     #[test]
     fn calls_close_together_do_not_look_like_a_flood() {
-        let mut demand = Demand { per_s: 1_000, noted_at: at(0), asked: 0 };
+        let mut demand = Demand { per_s: 1_000, noted_at: at(0), ..Demand::default() };
         demand.note(2, at(0));
-        assert_eq!(demand.lease_demand(), 1_000);
+        assert_eq!(demand.lease_demand(false), 1_000);
     }
 }

@@ -131,7 +131,8 @@ impl Entry {
     pub(crate) fn prefetch(&self, around: &Surroundings, now: Timestamp) -> Option<Flight> {
         let mut books = self.books.lock();
         let terms = books.terms()?;
-        if books.is_out(Lane::Main) || !around.leases || books.is_paced(now) {
+        let too_soon = books.is_paced(now) || books.was_scarce_just_now(around, now);
+        if books.is_out(Lane::Main) || !around.leases || too_soon {
             return None;
         }
         Some(self.main(&mut books, &terms, around, now))

@@ -20,4 +20,5 @@ mod sentinel; // a primary that is replaced
 mod cluster; // slots and nodes that come and go
 mod accounts; // who may do what, and over TLS
 mod stores; // one suite over every store
+mod store_cases; // faults of stores that others reported, on every store
 mod simulation; // a fleet on a clock of events
