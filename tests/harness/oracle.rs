@@ -103,6 +103,13 @@ pub fn quantile(times: impl IntoIterator<Item = Duration>, share: f64) -> Durati
     times.get(at.saturating_sub(1)).copied().unwrap_or_default()
 }
 
+/// The middle of some numbers; of an even count, the lower one.
+pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.into_iter().collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// Share of the intended requests that were sent within `tolerance` of their moment.
 pub fn offered_achieved(all: &[Sent], intended: usize, tolerance: Duration) -> f64 {
     let in_time = all.iter().filter(|sent| sent.late <= tolerance).count();
@@ -123,6 +130,12 @@ mod tests {
         assert!((deepest_excess(&broken, CONTRACT) - 1.0).abs() < 0.001);
         let late = [0, 5_000_000, 5_000_000, 5_000_000, 5_000_000, 5_000_000];
         assert!((deepest_excess(&late, CONTRACT) - 2.0).abs() < 0.001);
+    }
+
+    #[test]
+    fn the_middle_of_nothing_is_no_number() {
+        assert!(median([]).is_nan());
+        assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
     }
 
     #[test]

@@ -38,17 +38,15 @@ enum Sabotage {
 }
 
 impl Sabotage {
+    const ALL: [(&'static str, Sabotage); 4] = [
+        ("slow-script", Sabotage::SlowScript),
+        ("call-per-request", Sabotage::CallPerRequest),
+        ("fat-state", Sabotage::FatState),
+        ("fat-entry", Sabotage::FatEntry),
+    ];
+
     fn named(name: &str) -> anyhow::Result<Sabotage> {
-        Ok(match name {
-            "slow-script" => Sabotage::SlowScript,
-            "call-per-request" => Sabotage::CallPerRequest,
-            "fat-state" => Sabotage::FatState,
-            "fat-entry" => Sabotage::FatEntry,
-            other => bail!(
-                "no sabotage `{other}`; there are: slow-script, call-per-request, fat-state, \
-                 fat-entry"
-            ),
-        })
+        crate::report::named(&Sabotage::ALL, name)
     }
 
     /// The script's text under this fault. A text without its marks would be no fault at all, and

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use demo::incident::Shot;
 use serde_json::{Value, json};
-use system_tests::oracle::{float, offered_achieved, quantile};
+use system_tests::oracle::{float, median, offered_achieved, quantile};
 use system_tests::traffic::{Sent, statuses};
 
 use super::CLIENTS;
@@ -196,22 +196,9 @@ impl Round {
     }
 }
 
-/// The middle of some numbers; of an even count, the lower one.
-pub fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_middle_of_nothing_is_no_number() {
-        assert!(median(std::iter::empty()).is_nan());
-        assert!((median([3.0, 1.0, 2.0].into_iter()) - 2.0).abs() < 1e-9);
-    }
 
     #[test]
     fn a_few_clients_ask_most_and_all_ask() {

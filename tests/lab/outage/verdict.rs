@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use system_tests::oracle::float;
+use system_tests::oracle::{float, median};
 
 use super::clients::POLICIES;
 use super::event::Event;
@@ -93,15 +93,15 @@ impl Played {
         let conclusive = || self.conclusive.iter().filter_map(|figures| figures.get(policy));
         // Inconclusive is not false, and not ok: what is not a number keeps no limit.
         let enough = self.conclusive.len() * 2 > rounds;
-        let median = |values: Vec<f64>| if enough { middle(values) } else { f64::NAN };
+        let typical = |values: Vec<f64>| if enough { median(values) } else { f64::NAN };
         let most = |value: fn(&Figures) -> f64| all().map(value).fold(0.0, f64::max);
         let open: Vec<f64> = conclusive().filter_map(|figures| figures.added_ms_p99_open).collect();
         let tightest = all()
             .max_by(|one, other| (one.over / one.bound).total_cmp(&(other.over / other.bound)));
         Line {
-            late_share: median(conclusive().map(|figures| figures.late_share).collect()),
-            added_ms_p99_open: (!open.is_empty()).then(|| median(open)),
-            added_ms_p99: median(conclusive().map(|figures| figures.added_ms_p99).collect()),
+            late_share: typical(conclusive().map(|figures| figures.late_share).collect()),
+            added_ms_p99_open: (!open.is_empty()).then(|| typical(open)),
+            added_ms_p99: typical(conclusive().map(|figures| figures.added_ms_p99).collect()),
             errors: all().map(|figures| figures.errors).sum(),
             over: tightest.map_or(f64::NAN, |figures| figures.over),
             bound: tightest.map_or(f64::NAN, |figures| figures.bound),
@@ -200,11 +200,6 @@ fn worse(one: f64, other: f64) -> f64 {
     if one.is_nan() || other.is_nan() { f64::NAN } else { one.max(other) }
 }
 
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,8 +207,6 @@ mod tests {
     #[test]
     fn what_could_not_be_judged_keeps_no_limit() {
         assert!(worse(1.0, f64::NAN).is_nan() && worse(f64::NAN, 1.0).is_nan());
-        assert!(middle(vec![]).is_nan());
-        assert!((middle(vec![3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         let mut worst = Worst::default();
         let round = |open| Line {
             late_share: 0.0,
