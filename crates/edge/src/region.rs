@@ -45,7 +45,9 @@ impl RegionShare {
             })
         };
         // Left over: rates that no plan could have, below one token in a month.
-        exact.or_else(rounded).unwrap_or(limit)
+        // A rate too slow to be divided stays whole: less than a token in a month.
+        let slow = |_error| self.limit(limit, Ok);
+        exact.or_else(rounded).or_else(slow).unwrap_or(limit)
     }
 
     fn limit(

@@ -25,6 +25,8 @@ pub const CLOCK_FREEZE_US: u64 = 2_000_000;
 const FIXED_ALLOWANCE_KEPT_MS: u64 = 31 * 86_400 * 1_000;
 /// Leases pay only where filling the bucket takes at least this long.
 const LEASE_FILL_TIME_MIN_US: u128 = 50_000;
+/// Tokens are plenty while each bucket holds this part of its capacity, and scarce below it.
+pub(crate) const PLENTY: (i64, i64) = (1, 4);
 /// Largest lease: the gateway keeps held tokens in 32 bits.
 const LEASE_MAX: i64 = (1 << 32) - 1;
 
@@ -297,9 +299,10 @@ impl<'a> Work<'a> {
         let rest = available - granted.cast_signed();
         let outstanding = self.outstanding().cast_signed();
         let most = most_lent(&limits).cast_signed() - outstanding;
-        let is_plenty = self.state.levels.with(&limits).all(|(level, limit)| {
-            4 * (level.tokens - granted.cast_signed()) >= limit.capacity().get().cast_signed()
-        });
+        let mut levels = self.state.levels;
+        levels.burst.tokens -= granted.cast_signed();
+        levels.sustained.tokens -= granted.cast_signed();
+        let is_plenty = levels.are_filled_to(&limits, PLENTY);
         let held = held.cast_signed();
         let lent = if is_plenty {
             let half = (rest - 5 * outstanding + 9).div_euclid(10);

@@ -168,6 +168,12 @@ impl Levels {
         u64::try_from(tokens).unwrap_or(0)
     }
 
+    /// Whether each bucket holds at least this part (numerator, denominator) of its capacity.
+    pub fn are_filled_to(&self, limits: &Limits, (part, of): (i64, i64)) -> bool {
+        self.with(limits)
+            .all(|(level, limit)| of * level.tokens >= part * limit.capacity().get().cast_signed())
+    }
+
     /// Burst first, as in [`Limits::iter`].
     pub fn with<'a>(&'a self, limits: &'a Limits) -> impl Iterator<Item = (Level, Limit)> + 'a {
         [self.burst, self.sustained].into_iter().zip(limits.iter())

@@ -58,6 +58,8 @@ pub use self::settings::{Contract, Extras, LimiterSettings, Witnessing};
 pub const TICK_EVERY: Duration = Duration::from_millis(50);
 /// Calls out at a time while leases are given back at the end.
 const DRAIN_CALLS_MAX: usize = 256;
+/// Looks at leases while calls that were out then come back, a round trip apart.
+const DRAIN_LOOKS_MAX: usize = 16;
 
 /// Decides, over one store. Cheap to clone; all clones are one limiter.
 #[derive(Debug)]
@@ -83,6 +85,8 @@ struct Shared<S> {
     entries: HashMap<BucketKey, Arc<Entry>, DigestHash>,
     /// Entries with a lease, to be looked after.
     leased: Mutex<Vec<(BucketKey, Arc<Entry>)>>,
+    /// Held while that list is looked through: it is empty meanwhile.
+    tended: Mutex<()>,
 }
 
 type StoreCall = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
@@ -97,10 +101,11 @@ impl<S: BucketStore> Limiter<S> {
                 settings,
                 gateways: AtomicU32::new(1),
                 draining: AtomicBool::new(false),
-                punctuality: Punctuality::new(),
+                punctuality: Punctuality::new(settings.deadline),
                 bell: Bell::new(),
                 entries: HashMap::with_hasher(DigestHash),
                 leased: Mutex::default(),
+                tended: Mutex::default(),
             }),
         }
     }
@@ -155,6 +160,7 @@ impl<S: BucketStore> Limiter<S> {
     pub fn tick(&self) {
         let shared = &self.shared;
         let around = shared.around();
+        let _tended = shared.tended.lock();
         let mut leased = std::mem::take(&mut *shared.leased.lock());
         leased.retain(|(key, entry)| {
             let now = shared.clock.now();
@@ -184,9 +190,15 @@ impl<S: BucketStore> Limiter<S> {
         let shared = &self.shared;
         shared.draining.store(true, Ordering::Relaxed);
         let mut calls = Vec::new();
-        // A call that was out at the first look may bring one more lease.
-        for _look in 0..2 {
-            let leased = std::mem::take(&mut *shared.leased.lock());
+        // A call that was out at a look may bring one more lease.
+        for look in 0..DRAIN_LOOKS_MAX {
+            let leased = {
+                let _tended = shared.tended.lock();
+                std::mem::take(&mut *shared.leased.lock())
+            };
+            if look > 1 && leased.is_empty() {
+                return;
+            }
             for (key, entry) in leased {
                 entry.unlist();
                 let now = shared.clock.now();
@@ -267,7 +279,13 @@ impl<S: BucketStore> Limiter<S> {
     ) -> Decision {
         let shared = &self.shared;
         let mut answer = Unread { shared, entry, key: contract.key, waiting: Some(waiting) };
-        let budget = shared.punctuality.budget(shared.settings.deadline);
+        // A store in this process has answered already.
+        match answer.at_once() {
+            Some(Ok(decision)) => return decision,
+            Some(Err(reason)) => return answer.by_policy(contract, reason),
+            None => {}
+        }
+        let budget = shared.punctuality.budget();
         let around = shared.around();
         let hedge_after = if around.extras.hedge { shared.hedge_after() } else { budget };
         let mut waited = Duration::ZERO;
@@ -279,7 +297,7 @@ impl<S: BucketStore> Limiter<S> {
                     Ok(decision) => return decision,
                     Err(reason) => break reason,
                 },
-                Ok(()) = shared.bell.after(step) => {}
+                Ok(()) = shared.bell.after(step), if shared.clock.runs_by_itself() => {}
                 // Late, but there where no thread is, and on the paused time of a test.
                 () = tokio::time::sleep(step) => {}
             }
@@ -293,8 +311,7 @@ impl<S: BucketStore> Limiter<S> {
                 drop(self.launch(entry, contract.key, flight, now));
             }
         };
-        let now = shared.clock.now();
-        entry.decide_degraded(contract, answer.take().cost, &around, reason, now)
+        answer.by_policy(contract, reason)
     }
 
     /// Makes a call, and those that follow from it, in a task of its own.
@@ -414,6 +431,21 @@ impl<S: BucketStore> Unread<'_, S> {
         answer
     }
 
+    fn at_once(&mut self) -> Option<Answer> {
+        let answer = self.waiting.as_mut()?.answer.try_recv().ok()?;
+        if answer.is_ok() {
+            self.waiting = None;
+        }
+        Some(answer)
+    }
+
+    /// The call ended without a reply.
+    fn by_policy(&mut self, contract: &Contract, reason: DegradedReason) -> Decision {
+        let (shared, cost) = (self.shared, self.take().cost);
+        let now = shared.clock.now();
+        self.entry.decide_degraded(contract, cost, &shared.around(), reason, now)
+    }
+
     fn take(&mut self) -> Waiting {
         self.waiting.take().expect("an answer is read once")
     }
@@ -422,10 +454,12 @@ impl<S: BucketStore> Unread<'_, S> {
 impl<S: BucketStore> Drop for Unread<'_, S> {
     fn drop(&mut self) {
         let Some(mut waiting) = self.waiting.take() else { return };
+        // From here on nobody can send any more, so what is looked for is not missed.
+        waiting.answer.close();
         if let Ok(Ok(decision)) = waiting.answer.try_recv()
             && decision.is_allowed()
         {
-            self.entry.give_back(waiting.cost);
+            self.entry.give_back(waiting.cost, self.shared.clock.now());
             self.shared.watch(self.key, self.entry);
         }
     }

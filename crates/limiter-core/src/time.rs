@@ -36,6 +36,11 @@ impl Timestamp {
 pub trait Clock: Debug + Send + Sync {
     /// The present; never earlier than an answer before.
     fn now(&self) -> Timestamp;
+
+    /// Whether it passes by itself, as the machine's does; one that a test moves does not.
+    fn runs_by_itself(&self) -> bool {
+        false
+    }
 }
 
 /// The machine's monotonic clock, shown as time since 1970: a step of the wall clock after the
@@ -67,5 +72,9 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let elapsed = Instant::now().duration_since(self.started);
         Timestamp(self.started_at_us).after(elapsed)
+    }
+
+    fn runs_by_itself(&self) -> bool {
+        true
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, Stream};
 use limiter_core::store::redis::{RedisSettings, RedisStore};
@@ -204,6 +204,8 @@ impl Stage {
                 tokio::select! { () = wake => {} () = self.distance.news() => {} }
             }
         }
+        let never = self.doing.len();
+        ensure!(never == 0, "{never} decisions never ended");
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use demo::incident::Shot;
 use serde_json::{Value, json};
-use system_tests::oracle::{float, median, offered_achieved, quantile};
+use system_tests::oracle::{float, offered_achieved, quantile};
 use system_tests::traffic::{Sent, statuses};
 
 use super::CLIENTS;
@@ -124,11 +124,8 @@ impl Slice {
 
     /// What the machine did to it, if it was too busy with something else.
     pub fn spoilt(&self) -> Option<String> {
-        let way = self.way.name();
-        if self.offered < OFFERED_MIN {
-            return Some(format!("{way}: {:.3} sent in time", self.offered));
-        }
-        (!self.strange.is_empty()).then(|| format!("{way}: not served {:?}", self.strange))
+        let late = self.offered < OFFERED_MIN;
+        late.then(|| format!("{}: {:.3} sent in time", self.way.name(), self.offered))
     }
 }
 

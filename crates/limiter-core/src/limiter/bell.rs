@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-/// Deadlines this close together are rung for at once.
+/// The thread sleeps so much longer than needed, and rings for all that are due by then.
 const TOGETHER: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
@@ -48,11 +48,10 @@ impl Bell {
         Bell { rope: Arc::default() }
     }
 
-    /// Answers `Ok` after `wait`, not earlier than a tenth of a millisecond before; an error if the
-    /// machine has no thread for it.
+    /// Answers `Ok` after `wait`, not earlier; an error if the machine has no thread for it.
     pub(crate) fn after(&self, wait: Duration) -> oneshot::Receiver<()> {
         let (ring, rung) = oneshot::channel();
-        let at = now() + wait;
+        let Some(at) = now().checked_add(wait) else { return rung };
         let mut waits = self.rope.waits.lock();
         let first = waits.soonest.peek().is_none_or(|Reverse(soonest)| at < soonest.at);
         waits.soonest.push(Reverse(Wait { at, ring }));
@@ -86,10 +85,15 @@ impl Rope {
         let mut waits = self.waits.lock();
         while !waits.closed {
             let now = now();
-            waits.ring_until(now + TOGETHER);
+            let due = waits.take_due(now);
+            if !due.is_empty() {
+                // Whoever is woken may wait again at once.
+                MutexGuard::unlocked(&mut waits, || due.into_iter().for_each(Wait::ring));
+                continue;
+            }
             match waits.soonest.peek() {
                 Some(Reverse(next)) => {
-                    let pause = next.at.saturating_duration_since(now);
+                    let pause = next.at.saturating_duration_since(now) + TOGETHER;
                     let _told = self.pulled.wait_for(&mut waits, pause);
                 }
                 None => self.pulled.wait(&mut waits),
@@ -99,16 +103,22 @@ impl Rope {
 }
 
 impl Waits {
-    /// Rings for those that are due, and forgets those before the next one that have ended.
-    fn ring_until(&mut self, due: Instant) {
+    /// Those that are due; those before the next one that have ended are forgotten.
+    fn take_due(&mut self, now: Instant) -> Vec<Wait> {
+        let mut due = Vec::new();
         while let Some(Reverse(next)) = self.soonest.peek()
-            && (next.at <= due || next.ring.is_closed())
+            && (next.at <= now || next.ring.is_closed())
         {
-            if let Some(Reverse(wait)) = self.soonest.pop() {
-                // One that has ended meanwhile hears nothing.
-                let _ended = wait.ring.send(());
-            }
+            due.extend(self.soonest.pop().map(|Reverse(wait)| wait));
         }
+        due
+    }
+}
+
+impl Wait {
+    /// One that has ended meanwhile hears nothing.
+    fn ring(self) {
+        let _ended = self.ring.send(());
     }
 }
 
@@ -150,9 +160,9 @@ mod tests {
         let short = bell.after(Duration::from_millis(10));
         drop(gone);
         short.await.unwrap();
-        assert!(begin.elapsed() + TOGETHER >= Duration::from_millis(10));
+        assert!(begin.elapsed() >= Duration::from_millis(10));
         long.await.unwrap();
-        assert!(begin.elapsed() + TOGETHER >= Duration::from_millis(40));
+        assert!(begin.elapsed() >= Duration::from_millis(40));
         assert_eq!(bell.rope.waits.lock().soonest.len(), 0);
     }
 

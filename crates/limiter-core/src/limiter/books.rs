@@ -6,14 +6,15 @@ use std::time::Duration;
 use super::demand::Demand;
 use super::flight::{Flight, Lane, Surroundings, Word, hedge_after};
 use super::kept::{KeptSeen, KeptTerms};
-use super::lease_book::LeaseBook;
+use super::lease_book::{FEW_MAX, LeaseBook};
 use super::outage::Outage;
 use super::retry::RetryQueue;
 use super::seen::Seen;
 use super::settings::{Terms, Witnessing};
 use super::share::LearnedShare;
 use super::waiters::Waiters;
-use crate::call::{Level, Owed, PlanNumbers, Reply, Request, Witness};
+use crate::bucket::PLENTY;
+use crate::call::{Owed, PlanNumbers, Reply, Request, Witness};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
 use crate::degraded::PlanPart;
 use crate::limit::{Limit, Limits};
@@ -27,10 +28,11 @@ const LEASED_CAPACITY_MIN: u64 = 40;
 const HEDGED_PART: u64 = 20;
 /// Shortest pause between two polls of an empty bucket.
 const POLL_MIN_US: u64 = 10_000;
-/// With less than one part in so many of the capacity tokens are scarce.
-const SCARCE_PART: u64 = 4;
-/// A bucket that is filled to three quarters is full again before its client has used it up.
+/// Of a bucket that is filled to three quarters nobody misses a few tokens.
 const NEARLY_FULL: (i64, i64) = (3, 4);
+/// A call that was refused or not answered may still give back what was granted too much, for so
+/// long: later the bucket may have refilled, and they would be granted twice.
+const UNUSED_MAX: Duration = Duration::from_millis(100);
 /// All gateways together poll an empty bucket at most so often a second.
 const POLLS_PER_S_MAX: u64 = 5_000;
 /// A quiet key is remembered until its bucket must be full again, but for so long at least …
@@ -68,8 +70,8 @@ pub(crate) struct Books {
     pub(crate) waiters: Waiters,
     pub(crate) demand: Demand,
     outage: Option<Box<Outage>>,
-    /// Tokens granted to requests that did not take them.
-    pub(crate) unused_need: u64,
+    /// Tokens granted to requests that did not take them, and since when.
+    unused: Option<Box<(u64, Timestamp)>>,
     /// The newest terms that anybody asked under.
     terms: Option<KeptTerms>,
     main: Option<Box<Out>>,
@@ -97,15 +99,18 @@ impl Books {
         self.last.as_ref().map(KeptSeen::seen)
     }
 
-    /// Whether a few tokens more or less would change no decision soon.
-    pub(crate) fn was_nearly_full(&self) -> bool {
+    /// Whether a few tokens that end with their lease are missed by nobody: the bucket was nearly
+    /// full, and earns them back within a second.
+    pub(crate) fn ends_for_free(&self) -> bool {
         self.last().is_some_and(|seen| {
-            let Reply { levels, plan, .. } = &seen.reply;
-            let is_full = |(level, limit): (Level, Limit)| {
-                let capacity = limit.capacity().get().cast_signed();
-                level.tokens * NEARLY_FULL.1 >= capacity * NEARLY_FULL.0
+            let limits = &seen.reply.plan.limits;
+            let is_quick = |limit: &Limit| {
+                let refill = limit.refill();
+                u128::from(refill.tokens()) * 1_000_000
+                    >= u128::from(refill.per_us()) * u128::from(FEW_MAX)
             };
-            levels.with(&plan.limits).all(is_full)
+            limits.iter().all(|limit| is_quick(&limit))
+                && seen.reply.levels.are_filled_to(limits, NEARLY_FULL)
         })
     }
 
@@ -146,7 +151,8 @@ impl Books {
     }
 
     pub(crate) fn crash(&mut self, lane: Lane) {
-        let _lost = self.landed(lane);
+        let out = self.landed(lane);
+        self.lose(lane, out.as_deref());
         self.waiters.clear();
     }
 
@@ -172,14 +178,13 @@ impl Books {
         Some(Decision { outcome: Outcome::Denied { wait }, basis: Basis::Store, standing })
     }
 
-    /// Whether the last reply came within a poll interval, from a bucket that was nearly empty: then
-    /// only who waits asks again.
+    /// Whether the last reply came within a poll interval, with a bucket below a quarter: then only
+    /// who waits asks again.
     pub(crate) fn was_scarce_just_now(&self, around: &Surroundings, now: Timestamp) -> bool {
         self.last().is_some_and(|seen| {
             let limits = &seen.reply.plan.limits;
             let pause = Duration::from_micros(poll_us(limits, around.gateways));
-            SCARCE_PART * seen.available() < limits.smallest_capacity()
-                && now < seen.sent.after(pause)
+            !seen.reply.levels.are_filled_to(limits, PLENTY) && now < seen.sent.after(pause)
         })
     }
 
@@ -231,13 +236,13 @@ impl Books {
             ..Request::take(terms.plan, need, least)
         };
         if around.leases && terms.plan.limits.smallest_capacity() >= LEASED_CAPACITY_MIN {
-            request.demand_per_s = self.demand.lease_demand(self.was_nearly_full());
+            request.demand_per_s = self.demand.lease_demand(self.ends_for_free());
         }
         if request.demand_per_s > 0 {
             request.low_water = self.demand.low_water(around.round_trip);
             request.scarce_poll_us = poll_us(&terms.plan.limits, around.gateways);
         }
-        self.report(&mut request, held, around);
+        self.report(&mut request, held, around, now);
         if let Some(outage) = &mut self.outage {
             request.owed = outage.owed(around, now);
         }
@@ -254,14 +259,34 @@ impl Books {
     ) -> Flight {
         let terms = self.newest(terms);
         let mut request = Request { reset: terms.reset, ..Request::take(terms.plan, 0, 0) };
-        self.report(&mut request, 0, around);
+        self.report(&mut request, 0, around, now);
         self.main = Some(Out::new(&request, now));
         Flight { lane: Lane::Main, request }
     }
 
-    fn report(&mut self, request: &mut Request, held: u64, around: &Surroundings) {
+    /// Tokens granted to requests that did not take them go back at once.
+    pub(crate) fn leave_unused(&mut self, tokens: u64, now: Timestamp) {
+        if tokens > 0 {
+            let known = self.unused.take().map_or(0, |unused| unused.0);
+            self.unused = Some(Box::new((known + tokens, now)));
+        }
+    }
+
+    /// A call that would have given them back was not done. They are as old as it is.
+    fn keep_unused(&mut self, out: &Out, now: Timestamp) {
+        if now.since(out.sent) <= UNUSED_MAX {
+            self.leave_unused(out.unused_need, out.sent);
+        }
+    }
+
+    fn take_unused(&mut self, now: Timestamp) -> u64 {
+        let fresh = self.unused.take().filter(|unused| now.since(unused.1) <= UNUSED_MAX);
+        fresh.map_or(0, |unused| unused.0)
+    }
+
+    fn report(&mut self, request: &mut Request, held: u64, around: &Surroundings, now: Timestamp) {
         request.lease = self.lease.report(held);
-        request.unused_need = std::mem::take(&mut self.unused_need);
+        request.unused_need = self.take_unused(now);
         request.witness = self.witness(around);
     }
 
@@ -287,7 +312,7 @@ impl Books {
         }
         let request = Request {
             reset: terms.reset,
-            unused_need: std::mem::take(&mut self.unused_need),
+            unused_need: self.take_unused(now),
             witness: self.witness(around),
             ..Request::take(terms.plan, need, least)
         };
@@ -301,11 +326,11 @@ impl Books {
 
     /// Whether something should go to the store although nobody waits.
     pub(crate) fn has_to_tell(&self) -> bool {
-        self.beside.is_none() && (self.unused_need > 0 || self.testimony.is_some())
+        self.beside.is_none() && (self.unused.is_some() || self.testimony.is_some())
     }
 
     pub(crate) fn has_to_return(&self) -> bool {
-        self.unused_need > 0 || self.lease.has_returned()
+        self.unused.is_some() || self.lease.has_returned()
     }
 
     /// Whether the main call is slow, and asking for `need` once more could not deny others what
@@ -363,12 +388,7 @@ impl Books {
         let returned = asked.map_or(0, |out| out.returned);
         let reason = match error {
             StoreError::Lost(_) => {
-                if lane == Lane::Main {
-                    self.lease.lost();
-                }
-                if let Some(outage) = &mut self.outage {
-                    outage.charged(asked.map_or(Owed::default(), |out| out.owed));
-                }
+                self.lose(lane, asked);
                 return DegradedReason::Lost;
             }
             StoreError::Tripped { probe_in } => {
@@ -379,8 +399,20 @@ impl Books {
             StoreError::Refused { .. } => DegradedReason::Refused,
         };
         self.lease.still_returned(returned);
-        self.unused_need += asked.map_or(0, |out| out.unused_need);
+        if let Some(out) = asked {
+            self.keep_unused(out, now);
+        }
         reason
+    }
+
+    /// A call has an unknown outcome: what it may have done is not done again.
+    fn lose(&mut self, lane: Lane, asked: Option<&Out>) {
+        if lane == Lane::Main {
+            self.lease.lost();
+        }
+        if let Some(outage) = &mut self.outage {
+            outage.charged(asked.map_or(Owed::default(), |out| out.owed));
+        }
     }
 
     pub(crate) fn turn(

@@ -13,8 +13,10 @@ const HORIZON: Duration = Duration::from_millis(100);
 const INTERVAL_MIN: Duration = Duration::from_millis(2);
 /// What the first rise may reach, in tokens per second.
 const START_MAX: u64 = 40;
-/// What is asked for more seldom borrows nothing: a lease would end unused.
+/// What is asked for more seldom borrows nothing: nearly each lease would end unused.
 const SELDOM: Duration = Duration::from_millis(2_500);
+/// Below this many tokens per second half of the leases would be given back.
+const GIVEN_BACK_MIN: u64 = 4;
 /// Below this many tokens per second the next request is so far that calls are left to it: then
 /// they serve it too.
 const QUICK_MIN: u64 = 20;
@@ -52,10 +54,17 @@ impl Demand {
         };
     }
 
-    /// What the store is told, in tokens per second; 0 borrows nothing. Where tokens are plenty, a
-    /// part of a token counts as a whole one.
-    pub(crate) fn lease_demand(&self, are_plenty: bool) -> u64 {
-        self.per_s + u64::from(are_plenty && self.is_more)
+    /// What the store is told, in tokens per second; 0 borrows nothing. Where what is left of a
+    /// lease ends for free, a part of a token counts as a whole one; where it has to be given back,
+    /// a slow key does better without.
+    pub(crate) fn lease_demand(&self, ends_for_free: bool) -> u64 {
+        if ends_for_free {
+            self.per_s + u64::from(self.is_more)
+        } else if self.per_s < GIVEN_BACK_MIN {
+            0
+        } else {
+            self.per_s
+        }
     }
 
     /// Whether calls go out before a request needs them.
@@ -109,7 +118,8 @@ mod tests {
         demand.note(0, at(0));
         demand.ask(1);
         demand.note(0, at(1_000));
-        assert_eq!(demand.lease_demand(false), 1);
+        assert_eq!(demand.lease_demand(true), 2);
+        assert_eq!(demand.lease_demand(false), 0, "it would have to be given back");
         demand.ask(1);
         demand.note(0, at(2_001));
         assert_eq!(demand.lease_demand(false), 0);

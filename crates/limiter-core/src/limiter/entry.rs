@@ -171,6 +171,10 @@ impl Entry {
                 let reason = books.note_failure(lane, out.as_deref(), &error, received);
                 if !books.is_out(Lane::Main) && !books.is_out(Lane::Beside) {
                     for waiter in books.waiters.take_sent() {
+                        let unpaid = matches!(waiter.claim, Claim::Passed);
+                        if unpaid && reason != DegradedReason::Lost {
+                            books.meter_newest(waiter.cost, around, received);
+                        }
                         waiter.answer(Err(reason));
                     }
                 }
@@ -278,14 +282,21 @@ impl Entry {
         }
         let Some(terms) = books.terms() else { return Care::Rest };
         let capacity = terms.plan.limits.smallest_capacity();
-        if books.lease.goes_back(held, capacity, books.was_nearly_full(), now) {
+        let for_free = books.ends_for_free();
+        if books.lease.goes_back(held, capacity, for_free, now) {
             return Care::Fly(self.return_all(&mut books, &terms, around, now));
         }
-        let pays = around.leases && books.demand.is_quick();
-        if pays && held > 0 && books.lease.is_ending(now) && books.lease.is_in_use(now) {
-            return Care::Fly(self.main(&mut books, &terms, around, now));
+        if held == 0 || !books.lease.is_ending(now) {
+            return Care::Watch;
         }
-        Care::Watch
+        let pays = around.leases && books.demand.is_quick() && books.lease.is_in_use(now);
+        if pays {
+            Care::Fly(self.main(&mut books, &terms, around, now))
+        } else if for_free && books.lease.is_few() {
+            Care::Watch
+        } else {
+            Care::Fly(self.return_all(&mut books, &terms, around, now))
+        }
     }
 
     /// Tokens that could be spent now.
@@ -295,8 +306,8 @@ impl Entry {
     }
 
     /// Tokens of a request that was cancelled after they had come; the next look returns them.
-    pub(crate) fn give_back(&self, tokens: u64) {
-        self.books.lock().unused_need += tokens;
+    pub(crate) fn give_back(&self, tokens: u64, now: Timestamp) {
+        self.books.lock().leave_unused(tokens, now);
     }
 
     /// Gives everything back, for a gateway that ends.
@@ -397,6 +408,9 @@ impl Entry {
         let mut granted = seen.reply.granted;
         let standing = Some(seen.standing());
         let other_is_out = books.is_out(Lane::Main) || books.is_out(Lane::Beside);
+        if !asked && other_is_out {
+            self.pay_covered(books, standing, now);
+        }
         let covered =
             if asked || !other_is_out { books.waiters.take_sent() } else { Default::default() };
         let queued = books.waiters.take_queue();
@@ -426,11 +440,12 @@ impl Entry {
                         if waiter.answer(Ok(decision)) {
                             granted = 0;
                         } else {
-                            books.unused_need += rest;
+                            books.leave_unused(rest, now);
                         }
                         continue;
                     }
-                    let short = cost.saturating_sub(u64::from(self.lease.held(tick)));
+                    // What was granted too much goes back, and is there again.
+                    let short = rest.saturating_sub(u64::from(self.lease.held(tick)));
                     match seen.wait(short, now) {
                         Wait::Until(Duration::ZERO) if was_sent && other_is_out => {
                             books.waiters.stay(waiter);
@@ -444,7 +459,27 @@ impl Entry {
                 }
             }
         }
-        books.unused_need += granted;
+        books.leave_unused(granted, now);
+    }
+
+    /// Those who are covered by the other call need not wait for it if a lease has come.
+    fn pay_covered(&self, books: &mut Books, standing: Option<Standing>, now: Timestamp) {
+        for waiter in books.waiters.take_sent() {
+            if !waiter.is_waiting() {
+                books.waiters.stay(waiter);
+                continue;
+            }
+            let cost = waiter.cost;
+            let Quick::Allowed { mut decision, .. } = self.pay(cost, now) else {
+                books.waiters.stay(waiter);
+                continue;
+            };
+            decision.standing = standing;
+            books.lease.spent_by_waiter(cost);
+            if !waiter.answer(Ok(decision)) {
+                books.leave_unused(cost, now);
+            }
+        }
     }
 
     fn publish(&self, books: &mut Books, seen: &Seen, around: &Surroundings) {

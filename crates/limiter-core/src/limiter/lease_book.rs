@@ -13,10 +13,10 @@ const IDLE_AFTER: Duration = Duration::from_millis(150);
 const RENEWED_BEFORE: Duration = Duration::from_millis(150);
 
 /// So few tokens wait longer, if they are less than one part in so many of the capacity.
-const FEW_MAX: u32 = 4;
+pub(crate) const FEW_MAX: u32 = 4;
 const MISSED_SOON_PART: u64 = 20;
 const IDLE_FEW_AFTER: Duration = Duration::from_millis(400);
-/// Less than one part in so many of the capacity is missed by nobody.
+/// What was spent is told to the store, unless it is less than one part in so many of the capacity.
 const MISSED_PART: u64 = 100;
 
 #[derive(Debug, Default)]
@@ -124,23 +124,28 @@ impl LeaseBook {
         self.deadline.since(now) < RENEWED_BEFORE
     }
 
-    /// Whether it has been without use for so long that it goes back. A few tokens wait longer:
-    /// the next request of a slow key is not far. What nobody would miss ends with its lease: next
-    /// to nothing, or a few tokens of a bucket that was nearly full.
+    /// Whether it has been without use for so long that it goes back. A few tokens wait longer: the
+    /// next request of a slow key is not far; and where they would be earned back at once, they
+    /// end with their lease.
     pub(crate) fn goes_back(
         &self,
         held: u32,
         capacity: u64,
-        nearly_full: bool,
+        ends_for_free: bool,
         now: Timestamp,
     ) -> bool {
-        if nearly_full && held <= FEW_MAX {
+        if ends_for_free && self.is_few() {
             return false;
         }
         let idle = now.since(self.moved_at);
         let is_few = held <= FEW_MAX && self.counted < capacity / MISSED_SOON_PART;
-        let missed = held > 1 || self.counted >= (capacity / MISSED_PART).max(1);
+        let missed = held > 0 || self.counted >= (capacity / MISSED_PART).max(1);
         missed && idle >= if is_few { IDLE_FEW_AFTER } else { IDLE_AFTER }
+    }
+
+    /// Whether hardly anything is counted as ours.
+    pub(crate) fn is_few(&self) -> bool {
+        self.counted <= u64::from(FEW_MAX)
     }
 }
 
@@ -155,7 +160,7 @@ mod tests {
     #[test]
     fn what_nobody_would_miss_ends_with_its_lease_and_the_rest_goes_back() {
         let lease = |counted| LeaseBook { counted, moved_at: at(0), ..LeaseBook::default() };
-        // (counted, held, capacity, nearly full, idle for ms, goes back)
+        // (counted, held, capacity, earned back at once, idle for ms, goes back)
         let cases = [
             (4, 4, 40, true, 900, false),
             (4, 4, 40, false, 149, false),
@@ -163,7 +168,10 @@ mod tests {
             (4, 4, 400, false, 399, false),
             (4, 4, 400, false, 400, true),
             (5, 5, 40, true, 150, true),
-            (1, 1, 400, false, 900, false),
+            (100, 3, 1_000, true, 150, true),
+            (1, 1, 400, false, 400, true),
+            (3, 0, 400, false, 900, false),
+            (4, 0, 400, false, 400, true),
         ];
         for (counted, held, capacity, full, ms, back) in cases {
             let goes_back = lease(counted).goes_back(held, capacity, full, at(ms));

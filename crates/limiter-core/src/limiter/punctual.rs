@@ -10,10 +10,8 @@ use parking_lot::Mutex;
 
 use crate::time::Timestamp;
 
-/// An answer after this is late.
-const LATE_AFTER: Duration = Duration::from_millis(5);
 /// Budget of a waiting request while answers are late: a millisecond with its wake-up.
-const SLOW_BUDGET: Duration = Duration::from_micros(700);
+const SLOW_BUDGET: Duration = Duration::from_micros(600);
 /// Share of late answers, in percent, above which requests stop waiting, and below which they
 /// wait again.
 const SLOW_ABOVE: u64 = 20;
@@ -25,6 +23,8 @@ const ANSWERS_MIN: u64 = 5;
 
 #[derive(Debug)]
 pub(crate) struct Punctuality {
+    /// An answer after this is late.
+    deadline: Duration,
     round_trip_us: AtomicU64,
     slow: AtomicBool,
     window: Mutex<Window>,
@@ -38,8 +38,9 @@ struct Window {
 }
 
 impl Punctuality {
-    pub(crate) fn new() -> Punctuality {
+    pub(crate) fn new(deadline: Duration) -> Punctuality {
         Punctuality {
+            deadline,
             round_trip_us: AtomicU64::new(500),
             slow: AtomicBool::new(false),
             window: Mutex::default(),
@@ -54,7 +55,7 @@ impl Punctuality {
         self.round_trip_us.store(known - known / 8 + us / 8, Ordering::Relaxed);
         let mut window = self.window.lock();
         window.answers += 1;
-        window.late += u64::from(took > LATE_AFTER);
+        window.late += u64::from(took > self.deadline);
         if now.since(window.began) < WINDOW || window.answers < ANSWERS_MIN {
             return;
         }
@@ -72,9 +73,10 @@ impl Punctuality {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
     }
 
-    /// How long a request waits, of `deadline` at most.
-    pub(crate) fn budget(&self, deadline: Duration) -> Duration {
-        if self.slow.load(Ordering::Relaxed) { deadline.min(SLOW_BUDGET) } else { deadline }
+    /// How long a request waits, the deadline at most.
+    pub(crate) fn budget(&self) -> Duration {
+        let slow = self.slow.load(Ordering::Relaxed);
+        if slow { self.deadline.min(SLOW_BUDGET) } else { self.deadline }
     }
 }
 
@@ -88,8 +90,8 @@ mod tests {
 
     #[test]
     fn waiting_stops_when_a_fifth_is_late_and_begins_again_when_hardly_any_is() {
-        let punctuality = Punctuality::new();
         let deadline = Duration::from_millis(5);
+        let punctuality = Punctuality::new(deadline);
         let mut ms = 0;
         let mut second_with_late_of_100 = |late: u64| {
             for n in 0..100 {
@@ -98,7 +100,7 @@ mod tests {
                 punctuality.note(Duration::from_millis(took), at(ms));
             }
             // The last window has only the punctual ones: judge by the first.
-            punctuality.budget(deadline)
+            punctuality.budget()
         };
         assert_eq!(second_with_late_of_100(0), deadline);
         assert_eq!(second_with_late_of_100(100), SLOW_BUDGET);
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_usual_round_trip_follows_slowly() {
-        let punctuality = Punctuality::new();
+        let punctuality = Punctuality::new(Duration::from_millis(5));
         for ms in 0..100 {
             punctuality.note(Duration::from_micros(2_000), at(ms));
         }

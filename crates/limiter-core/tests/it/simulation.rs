@@ -2,7 +2,8 @@
 //! planted mistake is seen. `cargo lab simulate` plays ten thousand.
 
 use limiter_core::testkit::mutants::Mutant;
-use limiter_core::testkit::simulation::{Kind, Scenario, play};
+use limiter_core::testkit::simulation::{Kind, Routing, Scenario, Shape, play};
+use limiter_core::{Capacity, Limit, Limits};
 
 const SECONDS: u64 = 60;
 /// Five runs of each kind.
@@ -49,5 +50,41 @@ fn planted_mistakes_in_the_arithmetic_are_seen() {
         });
         let scenario = seen.unwrap_or_else(|| panic!("{mutant} was not seen"));
         assert!(play(&scenario).broken.is_empty(), "{mutant}: its run is broken without it");
+    }
+}
+
+fn limit(capacity: u64, rate: &str) -> Limit {
+    Limit::new(Capacity::new(capacity).unwrap(), rate.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn a_bucket_that_refills_slowly_loses_nothing_to_leases_that_end() {
+    let day_plan = Limits::burst_only(limit(1_000, "1000/d"));
+    let both = Limits { burst: limit(200, "20/s"), sustained: Some(limit(2_000, "10000/d")) };
+    for limits in [day_plan, both] {
+        for (gateways, per_ten_s) in [(1, 12_u32), (1, 20), (3, 20), (1, 70), (3, 300)] {
+            // Until it is used up, and half as long again.
+            let capacity = limits.iter().map(|limit| limit.capacity().get()).max().unwrap();
+            let scenario = Scenario {
+                gateways,
+                limits,
+                routing: Routing::Balanced,
+                shape: Shape::Poisson,
+                offered_per_s: f64::from(per_ten_s) / 10.0,
+                cost_max: 1,
+                length_us: capacity * 15_000_000 / u64::from(per_ten_s),
+                kind: Kind::Calm,
+                round_trip_us: 500.0,
+                ..Scenario::random(5, SECONDS)
+            };
+            let verdict = play(&scenario);
+            assert!(verdict.broken.is_empty(), "{:?}", verdict.broken);
+            let what = format!("{} of {}", verdict.admitted, verdict.ideal);
+            assert!(
+                verdict.admitted * 100 >= verdict.ideal * 99,
+                "{gateways} gateways, {per_ten_s} in ten seconds: {what}"
+            );
+            assert!(verdict.calls <= verdict.asked * 11 / 10, "{} calls", verdict.calls);
+        }
     }
 }
