@@ -1,8 +1,8 @@
 //! What limits cost a request in time: the same requests to the service itself, through a gateway
 //! under an unlimited plan, and through it under limits, with Redis half a millisecond away.
 //!
-//! The three take turns in short slices, in random order, in an open loop at half of what the
-//! gateway can carry here, by a thousand clients of whom a few ask most (Zipf, 1.2). `added` is the
+//! The three take turns in short slices, in random order, in an open loop that keeps half of
+//! the machine busy, by a thousand clients of whom a few ask most (Zipf, 1.2). `added` is the
 //! difference between the two ways through the gateway, so the machine's own noise is on both
 //! sides. A client who asks less than once in some seconds gains nothing from leases: each of its
 //! requests is a call, and waits for it.
@@ -11,6 +11,7 @@ mod slices; // one slice, and what it says
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use demo::incident::Shot;
 use fault_proxy::{FaultProxy, Rule, Toxic};
 use serde_json::json;
@@ -22,7 +23,7 @@ use system_tests::traffic::Callers;
 
 use crate::report::{Limit, Report};
 use crate::standalone::{DEADLINE, Folder, Plans, SERVICE, Standalone};
-use slices::{Clients, Slice, Way};
+use slices::{Slice, Way};
 
 /// What is added to Redis's own round trip.
 const ROUND_TRIP: Duration = Duration::from_micros(500);
@@ -37,9 +38,10 @@ const ROUNDS: usize = 7;
 const SLICE: Duration = Duration::from_secs(2);
 /// Turns that the machine spoilt are played again, so many in all.
 const SPOILT_MAX: usize = 20;
-/// Requests out at a time while the gateway's capacity is measured, and for how long.
-const CLOSED_LOOP: usize = 32;
-const CLOSED_LENGTH: Duration = Duration::from_secs(3);
+/// The load of the figures, as a share of the machine that gateway, service, store and callers keep
+/// busy together, and the small load by which it is found.
+const LOAD: f64 = 0.5;
+const SOUNDING_PER_S: f64 = 4_000.0;
 
 /// A planted defect; each makes another figure fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,10 +80,10 @@ pub async fn run(quick: bool, seed: u64, sabotage: Option<&str>) -> anyhow::Resu
     report.samples_needed(least);
     let folder = Folder::new()?;
     let mut scene = Scene::set(&folder, seed, sabotage).await?;
-    let capacity = scene.carry().await?;
-    scene.rate = capacity / 2.0;
-    report.field("carried_per_s", json!(capacity.round()));
+    let busy = scene.busy_share().await?;
+    scene.rate = SOUNDING_PER_S * LOAD / busy;
     report.field("offered_per_s", json!(scene.rate.round()));
+    report.field("busy_share_at_sounding", json!(busy));
 
     let turns_needed = float(usize::try_from(least)?) * 1.05 / (scene.rate * SLICE.as_secs_f64());
     let (mut turns, mut spoilt): (Vec<Vec<Slice>>, Vec<String>) = (Vec::new(), Vec::new());
@@ -148,29 +150,15 @@ impl Scene {
         Ok(())
     }
 
-    /// Requests a second that the gateway carries under limits, in a closed loop.
-    async fn carry(&self) -> anyhow::Result<f64> {
-        let until_us = self.callers.now_us() + u64::try_from(CLOSED_LENGTH.as_micros())?;
-        let mut running = tokio::task::JoinSet::new();
-        for number in 0..CLOSED_LOOP {
-            let callers = self.callers.clone();
-            let mut random = fastrand::Rng::with_seed(self.seed + number as u64);
-            running.spawn(async move {
-                let (clients, mut count) = (Clients::new(), 0_usize);
-                while callers.now_us() < until_us {
-                    // The unlimited plan: what is carried, not what is allowed.
-                    let client = Way::Unlimited.client(clients.one(&mut random));
-                    callers.one(client, Way::Unlimited.target(), 0).await;
-                    count += 1;
-                }
-                count
-            });
-        }
-        let mut count = 0;
-        while let Some(done) = running.join_next().await {
-            count += done?;
-        }
-        Ok(float(count) / CLOSED_LENGTH.as_secs_f64())
+    /// Share of the machine that a small load keeps busy, its callers included.
+    async fn busy_share(&mut self) -> anyhow::Result<f64> {
+        self.rate = SOUNDING_PER_S;
+        let before = machine_ticks()?;
+        self.slice(Way::Limited).await?;
+        let after = machine_ticks()?;
+        let share = (after.busy - before.busy) / (after.all - before.all).max(1.0);
+        anyhow::ensure!(share > 0.0, "the machine did nothing");
+        Ok(share)
     }
 
     async fn slice(&mut self, way: Way) -> anyhow::Result<Slice> {
@@ -222,4 +210,20 @@ fn judged(turns: Vec<Vec<Slice>>, calls: u64, report: &mut Report) {
     }
     let strange: usize = rounds.iter().map(slices::Round::not_served).sum();
     report.require("not_served", float(strange), Limit::Exactly(0.0));
+}
+
+/// Time of all processors so far, in the kernel's ticks.
+struct Ticks {
+    busy: f64,
+    all: f64,
+}
+
+fn machine_ticks() -> anyhow::Result<Ticks> {
+    let stat = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    let line = stat.lines().next().context("/proc/stat is empty")?;
+    // user, nice, system, idle, iowait and more: proc_stat(5).
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).flat_map(str::parse).collect();
+    let all = ticks.iter().sum();
+    let idle: f64 = ticks.iter().skip(3).take(2).sum();
+    Ok(Ticks { busy: all - idle, all })
 }

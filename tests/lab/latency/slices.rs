@@ -176,6 +176,15 @@ impl Round {
         self.0.iter().flat_map(|slice| slice.strange.values()).sum()
     }
 
+    /// The same, by status.
+    fn strange(&self, way: Way) -> BTreeMap<u16, usize> {
+        let mut all = BTreeMap::new();
+        for (status, count) in self.slices(way).flat_map(|slice| &slice.strange) {
+            *all.entry(*status).or_default() += count;
+        }
+        all
+    }
+
     /// The least share of the intended load over its slices.
     pub fn offered(&self) -> f64 {
         self.0.iter().map(|slice| slice.offered).fold(1.0, f64::min)
@@ -186,7 +195,7 @@ impl Round {
         let way = |way: Way| {
             let ms = |share| self.quantile_ms(way, share);
             json!({ "way": way.name(), "count": self.count(way), "p50_ms": ms(0.5),
-                    "p99_ms": ms(0.99), "p999_ms": ms(0.999) })
+                    "p99_ms": ms(0.99), "p999_ms": ms(0.999), "not_served": self.strange(way) })
         };
         json!({ "ways": Way::ALL.map(way), "added_ms_p50": self.added_ms(0.5),
                 "added_ms_p99": self.added_ms(0.99), "added_ms_p999": self.added_ms(0.999) })
