@@ -25,6 +25,8 @@ mod retry; // whose turn comes when
 mod seen; // the last reply
 mod settings; // what it is given
 mod share; // this gateway's part of a plan
+mod unread; // answers that nobody reads
+mod unused; // tokens that nobody takes
 pub(crate) mod waiters; // who waits
 
 use std::future::{Future, poll_fn};
@@ -39,7 +41,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::call::{Reply, Request};
-use crate::decision::{Basis, Decision, DegradedReason, Outcome, Standing, Wait};
+use crate::decision::{Basis, Decision, Outcome, Standing, Wait};
 use crate::key::BucketKey;
 use crate::store::{BucketStore, StoreError};
 use crate::time::{Clock, Timestamp};
@@ -50,7 +52,8 @@ use self::digest_hash::DigestHash;
 use self::entry::Entry;
 use self::flight::{Ask, Care, Flight, Landing, Lane, Quick, Settled, Surroundings};
 use self::punctual::Punctuality;
-use self::waiters::{Answer, Waiting};
+use self::unread::Unread;
+use self::waiters::Waiting;
 
 pub use self::settings::{Contract, Extras, LimiterSettings, Witnessing};
 
@@ -407,60 +410,6 @@ impl<S: BucketStore> Shared<S> {
                 }
                 None => return guard.done(),
             }
-        }
-    }
-}
-
-/// An answer that its request has not read yet. A request that is cancelled just when its tokens
-/// have come gives them back.
-struct Unread<'a, S: BucketStore> {
-    shared: &'a Shared<S>,
-    entry: &'a Arc<Entry>,
-    key: BucketKey,
-    waiting: Option<Waiting>,
-}
-
-impl<S: BucketStore> Unread<'_, S> {
-    async fn read(&mut self) -> Answer {
-        let waiting = self.waiting.as_mut().expect("an answer is read once");
-        // If it is dropped, the task that made the call is gone, with its runtime.
-        let answer = (&mut waiting.answer).await.unwrap_or(Err(DegradedReason::Lost));
-        if answer.is_ok() {
-            self.waiting = None;
-        }
-        answer
-    }
-
-    fn at_once(&mut self) -> Option<Answer> {
-        let answer = self.waiting.as_mut()?.answer.try_recv().ok()?;
-        if answer.is_ok() {
-            self.waiting = None;
-        }
-        Some(answer)
-    }
-
-    /// The call ended without a reply.
-    fn by_policy(&mut self, contract: &Contract, reason: DegradedReason) -> Decision {
-        let (shared, cost) = (self.shared, self.take().cost);
-        let now = shared.clock.now();
-        self.entry.decide_degraded(contract, cost, &shared.around(), reason, now)
-    }
-
-    fn take(&mut self) -> Waiting {
-        self.waiting.take().expect("an answer is read once")
-    }
-}
-
-impl<S: BucketStore> Drop for Unread<'_, S> {
-    fn drop(&mut self) {
-        let Some(mut waiting) = self.waiting.take() else { return };
-        // From here on nobody can send any more, so what is looked for is not missed.
-        waiting.answer.close();
-        if let Ok(Ok(decision)) = waiting.answer.try_recv()
-            && decision.is_allowed()
-        {
-            self.entry.give_back(waiting.cost, self.shared.clock.now());
-            self.shared.watch(self.key, self.entry);
         }
     }
 }

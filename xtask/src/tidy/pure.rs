@@ -27,6 +27,7 @@ const PURE: &[&str] = &[
     "limiter/seen",
     "limiter/settings",
     "limiter/share",
+    "limiter/unused",
 ];
 
 /// What a pure file cannot contain.

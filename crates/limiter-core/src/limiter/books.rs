@@ -12,6 +12,7 @@ use super::retry::RetryQueue;
 use super::seen::Seen;
 use super::settings::{Terms, Witnessing};
 use super::share::LearnedShare;
+use super::unused::Unused;
 use super::waiters::Waiters;
 use crate::bucket::PLENTY;
 use crate::call::{Owed, PlanNumbers, Reply, Request, Witness};
@@ -30,9 +31,6 @@ const HEDGED_PART: u64 = 20;
 const POLL_MIN_US: u64 = 10_000;
 /// Of a bucket that is filled to three quarters nobody misses a few tokens.
 const NEARLY_FULL: (i64, i64) = (3, 4);
-/// A call that was refused or not answered may still give back what was granted too much, for so
-/// long: later the bucket may have refilled, and they would be granted twice.
-const UNUSED_MAX: Duration = Duration::from_millis(100);
 /// All gateways together poll an empty bucket at most so often a second.
 const POLLS_PER_S_MAX: u64 = 5_000;
 /// A quiet key is remembered until its bucket must be full again, but for so long at least …
@@ -70,8 +68,8 @@ pub(crate) struct Books {
     pub(crate) waiters: Waiters,
     pub(crate) demand: Demand,
     outage: Option<Box<Outage>>,
-    /// Tokens granted to requests that did not take them, and since when.
-    unused: Option<Box<(u64, Timestamp)>>,
+    /// Tokens granted to requests that did not take them.
+    pub(crate) unused: Unused,
     /// The newest terms that anybody asked under.
     terms: Option<KeptTerms>,
     main: Option<Box<Out>>,
@@ -264,29 +262,9 @@ impl Books {
         Flight { lane: Lane::Main, request }
     }
 
-    /// Tokens granted to requests that did not take them go back at once.
-    pub(crate) fn leave_unused(&mut self, tokens: u64, now: Timestamp) {
-        if tokens > 0 {
-            let known = self.unused.take().map_or(0, |unused| unused.0);
-            self.unused = Some(Box::new((known + tokens, now)));
-        }
-    }
-
-    /// A call that would have given them back was not done. They are as old as it is.
-    fn keep_unused(&mut self, out: &Out, now: Timestamp) {
-        if now.since(out.sent) <= UNUSED_MAX {
-            self.leave_unused(out.unused_need, out.sent);
-        }
-    }
-
-    fn take_unused(&mut self, now: Timestamp) -> u64 {
-        let fresh = self.unused.take().filter(|unused| now.since(unused.1) <= UNUSED_MAX);
-        fresh.map_or(0, |unused| unused.0)
-    }
-
     fn report(&mut self, request: &mut Request, held: u64, around: &Surroundings, now: Timestamp) {
         request.lease = self.lease.report(held);
-        request.unused_need = self.take_unused(now);
+        request.unused_need = self.unused.take(now);
         request.witness = self.witness(around);
     }
 
@@ -312,7 +290,7 @@ impl Books {
         }
         let request = Request {
             reset: terms.reset,
-            unused_need: self.take_unused(now),
+            unused_need: self.unused.take(now),
             witness: self.witness(around),
             ..Request::take(terms.plan, need, least)
         };
@@ -326,11 +304,11 @@ impl Books {
 
     /// Whether something should go to the store although nobody waits.
     pub(crate) fn has_to_tell(&self) -> bool {
-        self.beside.is_none() && (self.unused.is_some() || self.testimony.is_some())
+        self.beside.is_none() && (self.unused.are_some() || self.testimony.is_some())
     }
 
     pub(crate) fn has_to_return(&self) -> bool {
-        self.unused.is_some() || self.lease.has_returned()
+        self.unused.are_some() || self.lease.has_returned()
     }
 
     /// Whether the main call is slow, and asking for `need` once more could not deny others what
@@ -400,7 +378,7 @@ impl Books {
         };
         self.lease.still_returned(returned);
         if let Some(out) = asked {
-            self.keep_unused(out, now);
+            self.unused.put(out.unused_need, out.sent);
         }
         reason
     }

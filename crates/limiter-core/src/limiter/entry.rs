@@ -307,7 +307,7 @@ impl Entry {
 
     /// Tokens of a request that was cancelled after they had come; the next look returns them.
     pub(crate) fn give_back(&self, tokens: u64, now: Timestamp) {
-        self.books.lock().leave_unused(tokens, now);
+        self.books.lock().unused.put(tokens, now);
     }
 
     /// Gives everything back, for a gateway that ends.
@@ -440,7 +440,7 @@ impl Entry {
                         if waiter.answer(Ok(decision)) {
                             granted = 0;
                         } else {
-                            books.leave_unused(rest, now);
+                            books.unused.put(rest, now);
                         }
                         continue;
                     }
@@ -459,7 +459,7 @@ impl Entry {
                 }
             }
         }
-        books.leave_unused(granted, now);
+        books.unused.put(granted, now);
     }
 
     /// Those who are covered by the other call need not wait for it if a lease has come.
@@ -477,7 +477,7 @@ impl Entry {
             decision.standing = standing;
             books.lease.spent_by_waiter(cost);
             if !waiter.answer(Ok(decision)) {
-                books.leave_unused(cost, now);
+                books.unused.put(cost, now);
             }
         }
     }

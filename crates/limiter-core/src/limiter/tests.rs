@@ -12,6 +12,7 @@ use tokio::time::{Instant, advance};
 
 use super::*;
 use crate::call::{PlanNumbers, PlanVersion};
+use crate::decision::DegradedReason;
 use crate::degraded::FailurePolicy;
 use crate::key::{ScopeId, VersionSource};
 use crate::limit::{Limit, Limits};
