@@ -23,8 +23,10 @@ mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
+mod tls; // certificates
 
 pub use file::{load, parse};
+pub use tls::{ListenerTls, PairFiles};
 
 /// A whole, checked configuration.
 #[derive(Debug)]
@@ -58,8 +60,10 @@ pub struct Listener {
     pub name: String,
     /// Port 0 takes a free one.
     pub address: SocketAddr,
-    /// HTTP/2 with prior knowledge beside HTTP/1.1.
+    /// HTTP/2 beside HTTP/1.1: by ALPN over TLS, with prior knowledge in clear.
     pub http2: bool,
+    /// Over TLS.
+    pub tls: Option<ListenerTls>,
 }
 
 /// The operations port.
@@ -103,6 +107,8 @@ pub struct Bounds {
     pub body_bytes: Option<u64>,
     /// Longest wait for a whole request head, also for its first byte.
     pub head_time: Duration,
+    /// Longest wait for a TLS handshake.
+    pub handshake_time: Duration,
     /// Connections that a worker holds; further ones wait in the kernel's queue.
     pub connections_per_worker: usize,
     /// Connections of one address; further ones are closed at once.

@@ -20,7 +20,7 @@ use super::read::{
 };
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    standalone, store,
+    standalone, store, tls,
 };
 use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
@@ -70,7 +70,7 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
     refuse_own_port(&operations, &upstreams, problems);
     Config {
         workers,
-        listeners: listeners(named(fields, "listen", problems), problems),
+        listeners: listeners(named(fields, "listen", problems), beside, problems),
         operations,
         limits: bounds(table(fields, "limits"), problems),
         drain: drain(table(fields, "drain"), problems),
@@ -94,7 +94,7 @@ fn refuse_own_port(operations: &Operations, upstreams: &[UpstreamConfig], proble
     }
 }
 
-fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listener> {
+fn listeners(tables: Vec<(&str, &Value)>, beside: &Path, problems: &mut Problems) -> Vec<Listener> {
     let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
     let mut listeners: Vec<Listener> = tables
         .into_iter()
@@ -102,12 +102,14 @@ fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listen
             let mut fields = Fields::of(value, &format!("listen.{name}"), problems);
             let address = address(&mut fields, "address", problems, default);
             let http2 = flag_or_true(&mut fields, "http2", problems);
+            let tls = tls::listener(&mut fields, problems, beside);
             fields.finish(problems);
-            Listener { name: name.to_owned(), address, http2 }
+            Listener { name: name.to_owned(), address, http2, tls }
         })
         .collect();
     if listeners.is_empty() {
-        listeners.push(Listener { name: "main".to_owned(), address: default, http2: true });
+        let name = "main".to_owned();
+        listeners.push(Listener { name, address: default, http2: true, tls: None });
     }
     // `main` first, so that it is the one announced.
     listeners.sort_by_key(|listener| (listener.name != "main", listener.name.clone()));
@@ -142,6 +144,7 @@ fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
         head_fields: size(f, "head_fields", problems, 1..=1_000, 100),
         body_bytes,
         head_time: time(f, "head_time", problems, 10 * SECOND),
+        handshake_time: time(f, "handshake_time", problems, 10 * SECOND),
         connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
         connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
         h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),

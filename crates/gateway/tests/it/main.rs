@@ -24,3 +24,5 @@ mod ops; // the operations port
 mod phases; // shadow and off are invisible
 #[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod tls; // certificates, old and new
