@@ -18,6 +18,7 @@ use wire::plan::PlanSpec;
 use crate::pairing::Pairing;
 use crate::route::RouteTable;
 use crate::upstream::health::{EjectionRules, ProbeRules};
+use crate::upstream::tls::UpstreamTls;
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
@@ -190,8 +191,10 @@ pub struct UpstreamConfig {
     pub name: String,
     /// `host:port`; names are resolved again and again.
     pub endpoints: Vec<String>,
-    /// HTTP/2 with prior knowledge instead of HTTP/1.1.
+    /// HTTP/2 instead of HTTP/1.1: by ALPN over TLS, with prior knowledge in clear.
     pub http2: bool,
+    /// Over TLS.
+    pub tls: Option<UpstreamTls>,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
     /// Longest wait for the response head after the last byte of the request.

@@ -63,7 +63,7 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
     let (store, deadline) = store::read(table(fields, "store"), beside, problems);
     let upstreams: Vec<UpstreamConfig> = named(fields, "upstream", problems)
         .into_iter()
-        .map(|(name, value)| upstream(name, value, problems))
+        .map(|(name, value)| upstream(name, value, beside, problems))
         .collect();
     let routes = routes(list(fields, "route", problems), &upstreams, problems);
     let operations = operations(table(fields, "operations"), beside, problems);
@@ -232,7 +232,7 @@ fn control(value: &Value, beside: &Path, problems: &mut Problems) -> Option<Cont
     })
 }
 
-fn upstream(name: &str, value: &Value, problems: &mut Problems) -> UpstreamConfig {
+fn upstream(name: &str, value: &Value, beside: &Path, problems: &mut Problems) -> UpstreamConfig {
     let place = format!("upstream.{name}");
     if let Err(error) = Name::new(name) {
         wrong(problems, place.clone(), error);
@@ -245,10 +245,13 @@ fn upstream(name: &str, value: &Value, problems: &mut Problems) -> UpstreamConfi
         "http2" => Ok(true),
         _ => Err("must be http1 or http2"),
     });
+    let http2 = http2.unwrap_or(false);
+    let tls = tls::upstream(f, &endpoints, http2, problems, beside);
     let config = UpstreamConfig {
         name: name.to_owned(),
         endpoints,
-        http2: http2.unwrap_or(false),
+        http2,
+        tls,
         connect_timeout: time(f, "connect_timeout", problems, SECOND),
         head_timeout: time(f, "head_timeout", problems, 30 * SECOND),
         idle_timeout: time(f, "idle_timeout", problems, 60 * SECOND),

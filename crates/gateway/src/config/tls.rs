@@ -1,6 +1,8 @@
-//! The tables `tls`: certificates of a listener. Only paths are kept, since files may be replaced
-//! while the gateway runs; what they hold is judged all the same, so that a file with a wrong path
-//! or a key of another certificate is refused before anything starts.
+//! The tables `tls`, of listeners and of upstreams.
+//!
+//! Of a listener's certificates only paths are kept, since files may be replaced while the gateway
+//! runs. What they hold is judged all the same, so that a wrong path or the key of another
+//! certificate is refused before anything starts.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +12,7 @@ use wire::strict::{Fields, Problems, shown};
 use super::read::{path, wrong};
 use crate::server::pem::chain;
 use crate::server::tls::{self, PAIRS_MAX, PairError};
+use crate::upstream::tls::{UpstreamTls, UpstreamTlsError, can_be_named, host_of};
 
 /// The certificates of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,4 +104,32 @@ fn client_ca(fields: &mut Fields<'_>, problems: &mut Problems, beside: &Path) ->
         wrong(problems, fields.path(NAME), chain(&error));
     }
     Some(path)
+}
+
+/// `tls` of an upstream.
+pub(super) fn upstream(
+    fields: &mut Fields<'_>,
+    endpoints: &[String],
+    http2: bool,
+    problems: &mut Problems,
+    beside: &Path,
+) -> Option<UpstreamTls> {
+    let (place, hosts_at) = (fields.path("tls"), fields.path("endpoints"));
+    let mut fields = Fields::of(fields.get("tls")?, &place, problems);
+    let server_name = fields.text("server_name", problems);
+    let ca_file = path(&mut fields, "ca_file", problems, beside);
+    let made = UpstreamTls::new(server_name, ca_file.as_deref(), http2).map_err(|error| {
+        let name = match &error {
+            UpstreamTlsError::ServerName(_) => "server_name",
+            UpstreamTlsError::Authorities(_) | UpstreamTlsError::Library(_) => "ca_file",
+        };
+        wrong(problems, fields.path(name), chain(&error));
+    });
+    fields.finish(problems);
+    let unnamed = |endpoint: &&String| !can_be_named(host_of(endpoint));
+    if let (None, Some(endpoint)) = (server_name, endpoints.iter().find(unnamed)) {
+        let what = format!("no certificate can be for `{endpoint}`: say `server_name` in `tls`");
+        wrong(problems, hosts_at, what);
+    }
+    made.ok()
 }

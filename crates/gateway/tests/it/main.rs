@@ -26,3 +26,5 @@ mod phases; // shadow and off are invisible
 mod routes; // host, path, method
 #[cfg(test)]
 mod tls; // certificates, old and new
+#[cfg(test)]
+mod upstream_tls; // services that show who they are

@@ -3,19 +3,24 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::Request;
+use http::request::Parts;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ProtocolVersion, RootCertStore};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{KEY, PATIENCE, Reply};
 
@@ -61,6 +66,20 @@ impl Pair {
     /// What a peer sees of it.
     pub(crate) fn der(&self) -> CertificateDer<'static> {
         CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()
+    }
+
+    /// A server that shows it, and speaks these protocols.
+    pub(crate) fn server(&self, alpn: &[&str]) -> Arc<rustls::ServerConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap();
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![self.der()], key)
+            .unwrap();
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new(config)
     }
 }
 
@@ -166,5 +185,58 @@ impl Https {
             Ok(Reply { status: head.status.as_u16(), headers: head.headers, body })
         };
         tokio::time::timeout(PATIENCE, exchange).await.expect("an answer in time")
+    }
+}
+
+/// A service over TLS that answers `secure`, and counts what arrives.
+pub(crate) struct SecureService {
+    pub(crate) address: SocketAddr,
+    heads: Arc<Mutex<Vec<Parts>>>,
+    connections: Arc<AtomicU64>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for SecureService {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl SecureService {
+    /// Shows `pair` and agrees on these protocols.
+    pub(crate) async fn start(pair: &Pair, alpn: &[&str]) -> SecureService {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor = TlsAcceptor::from(pair.server(alpn));
+        let (heads, connections) = (Arc::<Mutex<Vec<Parts>>>::default(), Arc::default());
+        let (keeping, counting) = (Arc::clone(&heads), Arc::clone(&connections));
+        let accepting = daemon::tasks::spawn("secure service", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                AtomicU64::fetch_add(&counting, 1, Ordering::SeqCst);
+                let (acceptor, keeping) = (acceptor.clone(), Arc::clone(&keeping));
+                daemon::tasks::spawn("secure connection", async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let answer = service_fn(move |request: Request<Incoming>| {
+                        keeping.lock().unwrap().push(request.into_parts().0);
+                        let body = Full::new(Bytes::from_static(b"secure"));
+                        async { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
+                    });
+                    let engine = auto::Builder::new(TokioExecutor::new());
+                    engine.serve_connection(TokioIo::new(stream), answer).await.ok();
+                });
+            }
+        });
+        SecureService { address, heads, connections, accepting }
+    }
+
+    /// Heads of requests that arrived for a path.
+    pub(crate) fn heads(&self, path: &str) -> Vec<Parts> {
+        let heads = self.heads.lock().unwrap();
+        heads.iter().filter(|head| head.uri.path() == path).cloned().collect()
+    }
+
+    /// Connections that were made, whatever became of them.
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::SeqCst)
     }
 }
