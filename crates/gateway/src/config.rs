@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use edge::limiter::store::redis::RedisSettings;
 use edge::{FileClient, FileKey, RegionShare};
+use ipnet::IpNet;
 use wire::key::Pepper;
 use wire::plan::PlanSpec;
 
@@ -24,6 +25,7 @@ mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
+mod proxies; // who may speak for callers
 mod tls; // certificates
 
 pub use file::{load, parse};
@@ -65,6 +67,10 @@ pub struct Listener {
     pub http2: bool,
     /// Over TLS.
     pub tls: Option<ListenerTls>,
+    /// Connections begin with a header of the PROXY protocol, and come from trusted proxies only.
+    pub proxy_protocol: bool,
+    /// Networks whose word about a caller's address is believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 /// The operations port.

@@ -23,6 +23,7 @@ use crate::upstream::Upstream;
 mod connections; // how many, and from where
 pub(crate) mod metrics; // what listeners count
 mod opening; // before the first byte of HTTP
+mod proxy_protocol; // what a balancer says about its caller
 mod patience; // callers that keep a connection waiting
 pub(crate) mod pem; // files of certificates and keys
 pub(crate) mod tls; // certificates by name, and new ones
@@ -108,7 +109,8 @@ pub(crate) fn bind(listener: &Listener, workers: usize) -> Result<Bound, ServeEr
         sockets.push(socket);
     }
     let tls = certificates.as_ref().map(|(_, certificates)| certificates.acceptor());
-    let opening = Opening { tls };
+    let trusted = listener.proxy_protocol.then(|| listener.trusted_proxies.as_slice().into());
+    let opening = Opening { trusted, tls };
     Ok(Bound { address, certificates, http2: listener.http2, opening, sockets })
 }
 

@@ -20,7 +20,7 @@ use super::read::{
 };
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    standalone, store, tls,
+    proxies, standalone, store, tls,
 };
 use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
@@ -103,13 +103,21 @@ fn listeners(tables: Vec<(&str, &Value)>, beside: &Path, problems: &mut Problems
             let address = address(&mut fields, "address", problems, default);
             let http2 = flag_or_true(&mut fields, "http2", problems);
             let tls = tls::listener(&mut fields, problems, beside);
+            let (proxy_protocol, trusted_proxies) = proxies::listener(&mut fields, problems);
             fields.finish(problems);
-            Listener { name: name.to_owned(), address, http2, tls }
+            let name = name.to_owned();
+            Listener { name, address, http2, tls, proxy_protocol, trusted_proxies }
         })
         .collect();
     if listeners.is_empty() {
-        let name = "main".to_owned();
-        listeners.push(Listener { name, address: default, http2: true, tls: None });
+        listeners.push(Listener {
+            name: "main".to_owned(),
+            address: default,
+            http2: true,
+            tls: None,
+            proxy_protocol: false,
+            trusted_proxies: Vec::new(),
+        });
     }
     // `main` first, so that it is the one announced.
     listeners.sort_by_key(|listener| (listener.name != "main", listener.name.clone()));

@@ -29,6 +29,10 @@ pub(crate) struct TlsMetrics {
 /// Of all listeners.
 #[derive(Debug)]
 pub(crate) struct ListenMetrics {
+    /// Not from a trusted proxy, where only those may connect.
+    pub untrusted: Counter,
+    /// Without a whole header of the PROXY protocol.
+    pub header: Counter,
     /// TLS did not come about.
     pub handshake: Counter,
     stale: Family<ListenerName, Gauge>,
@@ -41,6 +45,8 @@ impl ListenMetrics {
         let dropped = Family::<Reason, Counter>::default();
         let reason = |reason| dropped.get_or_create(&Reason { reason }).clone();
         let metrics = ListenMetrics {
+            untrusted: reason("untrusted"),
+            header: reason("header"),
             handshake: reason("handshake"),
             stale: Family::default(),
             reloads: Family::default(),

@@ -1,9 +1,12 @@
-//! What a connection goes through before its first byte of HTTP, where a listener asks for it: TLS.
-//! All of it has a bound in time and takes place in the connection's own task, so that nobody else
-//! waits for it. A listener in clear skips this file.
+//! What a connection goes through before its first byte of HTTP, where a listener asks for it: the
+//! word of a balancer about its caller, then TLS. All of it has a bound in time and takes place in
+//! the connection's own task, so that nobody else waits for it. A listener that asks for neither
+//! skips this file.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
@@ -11,6 +14,7 @@ use tokio_rustls::server::TlsStream;
 use super::Shared;
 use super::connections::Entered;
 use super::patience::{Patient, UNREAD_MAX};
+use super::proxy_protocol::{self, Told};
 use super::tls::Acceptor;
 use crate::headers::ForwardedBy;
 use crate::stream::Transport;
@@ -22,6 +26,8 @@ pub(super) type Caller = Transport<TlsStream<Patient<TcpStream>>>;
 /// What a listener asks for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Opening {
+    /// The PROXY protocol, from peers in these networks and from nobody else.
+    pub trusted: Option<Arc<[IpNet]>>,
     /// TLS.
     pub tls: Option<Acceptor>,
 }
@@ -36,7 +42,7 @@ pub(super) struct Opened {
 impl Opening {
     /// Whether there is anything to go through.
     pub(super) fn is_needed(&self) -> bool {
-        self.tls.is_some()
+        self.trusted.is_some() || self.tls.is_some()
     }
 
     /// What services are told of a caller at `peer`.
@@ -47,10 +53,15 @@ impl Opening {
     /// Goes through it; `None` if the connection ends here.
     pub(super) async fn pass<S>(
         &self,
-        stream: TcpStream,
+        mut stream: TcpStream,
         peer: IpAddr,
         shared: &Shared<S>,
     ) -> Option<Opened> {
+        let peer = match &self.trusted {
+            None => peer,
+            Some(trusted) => told(trusted, &mut stream, peer, shared).await?,
+        };
+        // By the caller's address, not by that of the balancer.
         let entered = shared.enter(peer)?;
         let stream = match &self.tls {
             None => Transport::Clear(stream),
@@ -58,6 +69,33 @@ impl Opening {
         };
         Some(Opened { stream, peer, entered })
     }
+}
+
+/// The address that a trusted peer tells, or its own if it speaks for itself.
+async fn told<S>(
+    trusted: &[IpNet],
+    stream: &mut TcpStream,
+    peer: IpAddr,
+    shared: &Shared<S>,
+) -> Option<IpAddr> {
+    let dropped = &shared.metrics.listen;
+    let canonical = peer.to_canonical();
+    if !trusted.iter().any(|network| network.contains(&canonical)) {
+        tracing::debug!(%peer, "no trusted proxy");
+        dropped.untrusted.inc();
+        return None;
+    }
+    match timeout(shared.bounds.head_time, proxy_protocol::read(stream)).await {
+        Ok(Ok(Told::Local)) => return Some(peer),
+        Ok(Ok(Told::Source(address))) => return Some(address),
+        Ok(Err(error)) => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::debug!(%peer, %error, cause, "a trusted proxy tells no caller");
+        }
+        Err(_elapsed) => tracing::debug!(%peer, "a trusted proxy tells nothing"),
+    }
+    dropped.header.inc();
+    None
 }
 
 async fn secured<S>(acceptor: &Acceptor, stream: TcpStream, shared: &Shared<S>) -> Option<Caller> {

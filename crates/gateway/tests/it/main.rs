@@ -23,6 +23,8 @@ mod ops; // the operations port
 #[cfg(test)]
 mod phases; // shadow and off are invisible
 #[cfg(test)]
+mod proxy_protocol; // what a balancer says about its caller
+#[cfg(test)]
 mod routes; // host, path, method
 #[cfg(test)]
 mod tls; // certificates, old and new
