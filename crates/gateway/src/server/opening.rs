@@ -108,3 +108,51 @@ async fn secured<S>(acceptor: &Acceptor, stream: TcpStream, shared: &Shared<S>) 
     shared.metrics.listen.handshake.inc();
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::generate_simple_self_signed;
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::time::Instant;
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+    use crate::config::{ListenerTls, PairFiles};
+    use crate::server::tls::Certificates;
+
+    #[tokio::test(start_paused = true)]
+    async fn under_tls_too_a_caller_that_takes_nothing_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let files = PairFiles { cert_file: file("a.pem"), key_file: file("a.key") };
+        std::fs::write(&files.cert_file, made.cert.pem()).unwrap();
+        std::fs::write(&files.key_file, made.signing_key.serialize_pem()).unwrap();
+        let tls = ListenerTls { pairs: vec![files], client_ca_file: None };
+        let acceptor = Certificates::load("main", true, &tls).unwrap().acceptor();
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+
+        let (ours, theirs) = duplex(1_024);
+        let name = ServerName::try_from("a.test").unwrap();
+        let (served, _caller) = tokio::join!(
+            acceptor.accept(Patient::with_protocol(ours, UNREAD_MAX)),
+            TlsConnector::from(Arc::new(config)).connect(name, theirs),
+        );
+        let mut served = served.unwrap();
+        // It fits into what TLS holds back, so only the flush has to wait for the caller.
+        served.write_all(&[7; 8_192]).await.unwrap();
+        let began = Instant::now();
+        let error = served.flush().await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert!(began.elapsed() <= UNREAD_MAX);
+    }
+}

@@ -185,7 +185,7 @@ async fn callers_without_a_certificate_of_the_authority_reach_nothing() {
 async fn a_handshake_that_does_not_come_holds_nobody_and_ends() {
     let world = World::new().await;
     let text = world.text(&format!("tls = {ONE}"));
-    let gateway = Gateway::start(&format!("{text}\n[limits]\nhandshake_time = \"400ms\"\n")).await;
+    let gateway = Gateway::start(&format!("{text}\n[limits]\nhandshake_time = \"2s\"\n")).await;
     let mut silent = Vec::new();
     for _ in 0..4 {
         silent.push(TcpStream::connect(gateway.traffic).await.unwrap());
@@ -203,6 +203,17 @@ async fn a_handshake_that_does_not_come_holds_nobody_and_ends() {
     let dropped = "weir_gateway_connections_dropped_total{reason=\"handshake\"} 5";
     eventually("all are counted", async || shows(&gateway, dropped)).await;
     eventually("one is left", async || shows(&gateway, "weir_gateway_connections 1")).await;
+}
+
+#[tokio::test]
+async fn a_caller_that_shakes_hands_and_says_nothing_is_given_up() {
+    let world = World::new().await;
+    let text = world.text(&format!("tls = {ONE}"));
+    let gateway = Gateway::start(&format!("{text}\n[limits]\nhead_time = \"200ms\"\n")).await;
+    let plain = Wants::plain(&world.authority);
+    let mut silent = Https::open(gateway.traffic, "a.test", plain).await.unwrap();
+    eventually("it is closed", async || shows(&gateway, "weir_gateway_connections 0")).await;
+    assert!(silent.get().await.is_err());
 }
 
 #[tokio::test]
