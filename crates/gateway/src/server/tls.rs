@@ -84,6 +84,8 @@ pub(crate) struct Certificates {
     pairs: Vec<KeptPair>,
     clients: Option<KeptClients>,
     current: Arc<ArcSwap<ServerConfig>>,
+    /// Something was taken that `current` does not have yet.
+    owed: bool,
 }
 
 /// Files, and what was made of them when they were last good.
@@ -102,15 +104,20 @@ impl<F, T> Kept<F, T> {
     /// Takes what is new in the files. True if it is to be used from now on.
     fn look<E: std::error::Error + 'static>(
         &mut self,
-        seen: u64,
         listener: &str,
+        digest: impl Fn(&F) -> u64,
         make: impl FnOnce(&F) -> Result<T, E>,
     ) -> bool {
+        let seen = digest(&self.files);
         if seen == self.seen {
             return false;
         }
+        let made = make(&self.files);
+        if digest(&self.files) != seen {
+            return false; // somebody is writing: the next look will tell
+        }
         self.seen = seen;
-        match make(&self.files) {
+        match made {
             Ok(current) => {
                 self.current = current;
                 self.stale = false;
@@ -135,7 +142,7 @@ impl Certificates {
     ) -> Result<Certificates, TlsError> {
         let mut pairs = Vec::with_capacity(tls.pairs.len());
         for files in &tls.pairs {
-            let (files, seen) = (files.clone(), digest(&[&files.cert_file, &files.key_file]));
+            let (files, seen) = (files.clone(), digest_of(files));
             let current = Arc::new(pair(&files)?);
             pairs.push(Kept { files, seen, current, stale: false });
         }
@@ -148,7 +155,8 @@ impl Certificates {
         };
         let config = config(&pairs, clients.as_ref(), http2)?;
         let current = Arc::new(ArcSwap::from_pointee(config));
-        Ok(Certificates { listener: listener.to_owned(), http2, pairs, clients, current })
+        let listener = listener.to_owned();
+        Ok(Certificates { listener, http2, pairs, clients, current, owed: false })
     }
 
     /// For the listener's connections.
@@ -158,19 +166,18 @@ impl Certificates {
 
     /// Looks at all files once.
     fn look(&mut self, metrics: &TlsMetrics) {
-        let mut changed = false;
         for kept in &mut self.pairs {
-            let seen = digest(&[&kept.files.cert_file, &kept.files.key_file]);
-            changed |= kept.look(seen, &self.listener, |files| pair(files).map(Arc::new));
+            self.owed |= kept.look(&self.listener, digest_of, |files| pair(files).map(Arc::new));
         }
         if let Some(kept) = &mut self.clients {
-            let seen = digest(&[kept.files.as_path()]);
-            changed |= kept.look(seen, &self.listener, |file| client_verifier(file));
+            let digest = |file: &PathBuf| digest(&[file]);
+            self.owed |= kept.look(&self.listener, digest, |file| client_verifier(file));
         }
-        if changed {
+        if self.owed {
             match config(&self.pairs, self.clients.as_ref(), self.http2) {
                 Ok(config) => {
                     self.current.store(Arc::new(config));
+                    self.owed = false;
                     metrics.reloads.inc();
                     tracing::info!(listener = self.listener, "new TLS files are in use");
                 }
@@ -246,6 +253,10 @@ pub(crate) fn pair(files: &PairFiles) -> Result<CertifiedKey, PairError> {
             PairError::Key(FileError::Unusable(key_file.clone(), error))
         }
     })
+}
+
+fn digest_of(files: &PairFiles) -> u64 {
+    digest(&[&files.cert_file, &files.key_file])
 }
 
 /// Demands certificates of the authorities in `file`.
