@@ -204,6 +204,7 @@ pub async fn serve_with<S: BucketStore>(
             tracing::error!(%error, "the operations port ended");
         }
     });
+    keep_certificates(&mut bound, &metrics, &context);
     announce(&context, &bound, operations_at);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
@@ -222,6 +223,16 @@ pub async fn serve_with<S: BucketStore>(
     }
     operations_drain.start();
     ended.map_err(Failure::other)
+}
+
+/// Looks after the files of all listeners with TLS, if there are any.
+fn keep_certificates(bound: &mut [Bound], metrics: &Metrics, context: &Context) {
+    let taken = bound.iter_mut().filter_map(|bound| bound.certificates.take());
+    let all: Vec<_> = taken.map(|(name, own)| (own, metrics.listen.tls(&name))).collect();
+    if !all.is_empty() {
+        let drain = context.drain.clone();
+        context.tasks.spawn("certificates", server::tls::keep_current(all, drain));
+    }
 }
 
 fn cannot_bind(address: SocketAddr, error: &std::io::Error) -> Failure {

@@ -12,19 +12,24 @@ use std::time::Duration;
 
 use edge::limiter::store::redis::RedisSettings;
 use edge::{FileClient, FileKey, RegionShare};
+use ipnet::IpNet;
 use wire::key::Pepper;
 use wire::plan::PlanSpec;
 
 use crate::pairing::Pairing;
 use crate::route::RouteTable;
 use crate::upstream::health::{EjectionRules, ProbeRules};
+use crate::upstream::tls::UpstreamTls;
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
+mod proxies; // who may speak for callers
+mod tls; // certificates
 
 pub use file::{load, parse};
+pub use tls::{ListenerTls, PairFiles};
 
 /// A whole, checked configuration.
 #[derive(Debug)]
@@ -58,8 +63,14 @@ pub struct Listener {
     pub name: String,
     /// Port 0 takes a free one.
     pub address: SocketAddr,
-    /// HTTP/2 with prior knowledge beside HTTP/1.1.
+    /// HTTP/2 beside HTTP/1.1: by ALPN over TLS, with prior knowledge in clear.
     pub http2: bool,
+    /// Over TLS.
+    pub tls: Option<ListenerTls>,
+    /// Connections begin with a header of the PROXY protocol, and come from trusted proxies only.
+    pub proxy_protocol: bool,
+    /// Networks whose word about a caller's address is believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 /// The operations port.
@@ -103,6 +114,8 @@ pub struct Bounds {
     pub body_bytes: Option<u64>,
     /// Longest wait for a whole request head, also for its first byte.
     pub head_time: Duration,
+    /// Longest wait for a TLS handshake.
+    pub handshake_time: Duration,
     /// Connections that a worker holds; further ones wait in the kernel's queue.
     pub connections_per_worker: usize,
     /// Connections of one address; further ones are closed at once.
@@ -184,8 +197,10 @@ pub struct UpstreamConfig {
     pub name: String,
     /// `host:port`; names are resolved again and again.
     pub endpoints: Vec<String>,
-    /// HTTP/2 with prior knowledge instead of HTTP/1.1.
+    /// HTTP/2 instead of HTTP/1.1: by ALPN over TLS, with prior knowledge in clear.
     pub http2: bool,
+    /// Over TLS.
+    pub tls: Option<UpstreamTls>,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
     /// Longest wait for the response head after the last byte of the request.

@@ -18,6 +18,7 @@ pub mod config; // the file, judged whole
 mod assembly; // the concrete store, policy source, sink
 mod server; // ① listeners, workers
 mod pipeline; // the corridor
+mod stream; // connections, in clear or over TLS
 mod body; // the two body streams
 pub mod route; // ② host, path, method → route
 mod credential; // headers → the key that was shown

@@ -19,6 +19,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use crate::config::Config;
+use crate::server::metrics::ListenMetrics;
 
 /// Upper bounds of the histogram of added time, in microseconds.
 const BOUNDS_US: [u64; 14] =
@@ -87,6 +88,8 @@ pub(crate) struct Metrics {
     pub connections: Gauge,
     /// Connections closed at once because their address had too many.
     pub connections_refused: Counter,
+    /// Of connections before their first request.
+    pub listen: ListenMetrics,
     /// From arrival to decision.
     pub added: AddedTime,
 }
@@ -129,6 +132,7 @@ impl Metrics {
             upstreams: config.upstreams.iter().map(|up| upstream(&up.name)).collect(),
             connections: Gauge::default(),
             connections_refused: Counter::default(),
+            listen: ListenMetrics::register(registry),
             added: AddedTime::default(),
         };
         let r = registry;

@@ -16,6 +16,7 @@ use http_body::Body;
 
 use self::connections::{ConnectError, Connections, Lease, SendError};
 use self::health::{Health, Met, may_eject};
+use self::tls::Dialer;
 use crate::body::{Download, Incoming, ReplyBody, Upload, UploadEnd, UploadWatch};
 use crate::config::UpstreamConfig;
 use crate::headers::is_chunked_or_nothing;
@@ -24,6 +25,7 @@ use crate::metrics::UpstreamMetrics;
 pub(crate) mod balance; // which endpoint
 pub mod health; // which endpoints are used at all
 pub(crate) mod connections; // a worker's own connections
+pub mod tls; // how they are made
 pub(crate) mod watch; // names resolved, endpoints probed, in the background
 
 /// One endpoint.
@@ -52,6 +54,7 @@ pub(crate) struct Upstream {
     pub config: UpstreamConfig,
     /// What it counts.
     pub metrics: UpstreamMetrics,
+    dialer: Arc<Dialer>,
     endpoints: RwLock<Arc<[Arc<Endpoint>]>>,
     clock: Arc<dyn Clock>,
 }
@@ -63,7 +66,8 @@ impl Upstream {
         metrics: UpstreamMetrics,
         clock: Arc<dyn Clock>,
     ) -> Upstream {
-        Upstream { config, metrics, endpoints: RwLock::new(Arc::new([])), clock }
+        let dialer = Arc::new(Dialer::new(config.tls.clone()));
+        Upstream { config, metrics, dialer, endpoints: RwLock::new(Arc::new([])), clock }
     }
 
     /// The endpoints in use.
@@ -173,7 +177,9 @@ impl Way {
     /// With connections of its own.
     pub(crate) fn new(upstream: Arc<Upstream>) -> Way {
         let config = &upstream.config;
-        let connections = Connections::new(config.http2, config.connect_timeout, config.keep_idle);
+        let dialer = Arc::clone(&upstream.dialer);
+        let connections =
+            Connections::new(dialer, config.http2, config.connect_timeout, config.keep_idle);
         Way { upstream, connections: Arc::new(connections) }
     }
 
@@ -268,7 +274,7 @@ impl Way {
     ) -> Result<(http::Response<Incoming>, Lease), Failed> {
         let mut fresh = false;
         loop {
-            address_to(&mut request, target, endpoint, lease.is_http2());
+            address_to(&mut request, target, endpoint, lease.scheme());
             let failed = match self.head(&mut lease, request, watch).await {
                 Ok(response) => {
                     let met = match response.status() {
@@ -428,14 +434,15 @@ fn address_to(
     request: &mut Request<Upload>,
     target: &PathAndQuery,
     endpoint: &Endpoint,
-    http2: bool,
+    scheme: Option<Scheme>,
 ) {
     let mut parts = http::uri::Parts::default();
     parts.path_and_query = Some(target.clone());
+    let http2 = scheme.is_some();
     if http2 {
         let host = request.headers_mut().remove(HOST);
         let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-        parts.scheme = Some(Scheme::HTTP);
+        parts.scheme = scheme;
         parts.authority = Some(host.unwrap_or_else(|| endpoint.authority.clone()));
     }
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();

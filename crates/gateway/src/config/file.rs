@@ -20,7 +20,7 @@ use super::read::{
 };
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    standalone, store,
+    proxies, standalone, store, tls,
 };
 use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
@@ -63,14 +63,14 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
     let (store, deadline) = store::read(table(fields, "store"), beside, problems);
     let upstreams: Vec<UpstreamConfig> = named(fields, "upstream", problems)
         .into_iter()
-        .map(|(name, value)| upstream(name, value, problems))
+        .map(|(name, value)| upstream(name, value, beside, problems))
         .collect();
     let routes = routes(list(fields, "route", problems), &upstreams, problems);
     let operations = operations(table(fields, "operations"), beside, problems);
     refuse_own_port(&operations, &upstreams, problems);
     Config {
         workers,
-        listeners: listeners(named(fields, "listen", problems), problems),
+        listeners: listeners(named(fields, "listen", problems), beside, problems),
         operations,
         limits: bounds(table(fields, "limits"), problems),
         drain: drain(table(fields, "drain"), problems),
@@ -94,7 +94,7 @@ fn refuse_own_port(operations: &Operations, upstreams: &[UpstreamConfig], proble
     }
 }
 
-fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listener> {
+fn listeners(tables: Vec<(&str, &Value)>, beside: &Path, problems: &mut Problems) -> Vec<Listener> {
     let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
     let mut listeners: Vec<Listener> = tables
         .into_iter()
@@ -102,12 +102,22 @@ fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listen
             let mut fields = Fields::of(value, &format!("listen.{name}"), problems);
             let address = address(&mut fields, "address", problems, default);
             let http2 = flag_or_true(&mut fields, "http2", problems);
+            let tls = tls::listener(&mut fields, problems, beside);
+            let (proxy_protocol, trusted_proxies) = proxies::listener(&mut fields, problems);
             fields.finish(problems);
-            Listener { name: name.to_owned(), address, http2 }
+            let name = name.to_owned();
+            Listener { name, address, http2, tls, proxy_protocol, trusted_proxies }
         })
         .collect();
     if listeners.is_empty() {
-        listeners.push(Listener { name: "main".to_owned(), address: default, http2: true });
+        listeners.push(Listener {
+            name: "main".to_owned(),
+            address: default,
+            http2: true,
+            tls: None,
+            proxy_protocol: false,
+            trusted_proxies: Vec::new(),
+        });
     }
     // `main` first, so that it is the one announced.
     listeners.sort_by_key(|listener| (listener.name != "main", listener.name.clone()));
@@ -142,6 +152,7 @@ fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
         head_fields: size(f, "head_fields", problems, 1..=1_000, 100),
         body_bytes,
         head_time: time(f, "head_time", problems, 10 * SECOND),
+        handshake_time: time(f, "handshake_time", problems, 10 * SECOND),
         connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
         connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
         h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),
@@ -229,7 +240,7 @@ fn control(value: &Value, beside: &Path, problems: &mut Problems) -> Option<Cont
     })
 }
 
-fn upstream(name: &str, value: &Value, problems: &mut Problems) -> UpstreamConfig {
+fn upstream(name: &str, value: &Value, beside: &Path, problems: &mut Problems) -> UpstreamConfig {
     let place = format!("upstream.{name}");
     if let Err(error) = Name::new(name) {
         wrong(problems, place.clone(), error);
@@ -242,10 +253,13 @@ fn upstream(name: &str, value: &Value, problems: &mut Problems) -> UpstreamConfi
         "http2" => Ok(true),
         _ => Err("must be http1 or http2"),
     });
+    let http2 = http2.unwrap_or(false);
+    let tls = tls::upstream(f, &endpoints, http2, problems, beside);
     let config = UpstreamConfig {
         name: name.to_owned(),
         endpoints,
-        http2: http2.unwrap_or(false),
+        http2,
+        tls,
         connect_timeout: time(f, "connect_timeout", problems, SECOND),
         head_timeout: time(f, "head_timeout", problems, 30 * SECOND),
         idle_timeout: time(f, "idle_timeout", problems, 60 * SECOND),

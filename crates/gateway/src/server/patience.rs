@@ -47,6 +47,11 @@ impl<T> Patient<T> {
         Patient { io, opening, unread_max, unread: None, waiting: false }
     }
 
+    /// Of a connection whose bytes tell nothing: only waits for a caller to take some.
+    pub(crate) fn with_protocol(io: T, unread_max: Duration) -> Patient<T> {
+        Patient { io, opening: None, unread_max, unread: None, waiting: false }
+    }
+
     fn opened(&mut self, bytes: &[u8]) {
         let Some(opening) = &mut self.opening else { return };
         for byte in bytes {

@@ -9,12 +9,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use daemon::Drain;
-use http::Request;
 use http::header::{HOST, HeaderValue, USER_AGENT};
+use http::{Request, Response, Uri};
 use http_body_util::Empty;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::health::{ProbeRules, Turn};
 use super::{Endpoint, Upstream};
@@ -29,7 +29,11 @@ impl Upstream {
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for name in &self.config.endpoints {
             match tokio::net::lookup_host(name.as_str()).await {
-                Ok(found) => addresses.extend(of_one_family(found.collect())),
+                Ok(found) => {
+                    let found = of_one_family(found.collect());
+                    self.dialer.found(name, &found);
+                    addresses.extend(found);
+                }
                 Err(error) => {
                     tracing::warn!(upstream = %self.config.name, name, %error, "not resolved");
                     if !before.is_empty() {
@@ -83,7 +87,7 @@ impl Upstream {
     }
 
     async fn probe(&self, endpoint: &Endpoint, rules: &ProbeRules) {
-        let asked = tokio::time::timeout(rules.timeout, ask(endpoint.address, rules)).await;
+        let asked = tokio::time::timeout(rules.timeout, self.ask(endpoint.address, rules)).await;
         let well = matches!(asked, Ok(Ok(true)));
         let Some(turn) = endpoint.health.probed(well, rules) else { return };
         self.count_healthy();
@@ -93,22 +97,35 @@ impl Upstream {
             Turn::Down => tracing::warn!(%upstream, %address, "endpoint is down"),
         }
     }
+    /// Probes speak the upstream's protocol over a connection of their own, so they also test
+    /// connecting.
+    async fn ask(&self, address: SocketAddr, rules: &ProbeRules) -> Result<bool, BoxError> {
+        let io = TokioIo::new(self.dialer.dial(address).await?);
+        let mut request = Request::new(Empty::<bytes::Bytes>::new());
+        let agent = HeaderValue::from_static("weir-gateway probe");
+        request.headers_mut().insert(USER_AGENT, agent);
+        if self.config.http2 {
+            let uri = Uri::builder().scheme(self.dialer.scheme()).authority(address.to_string());
+            *request.uri_mut() = uri.path_and_query(&rules.path).build()?;
+            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+            answered(sender.send_request(request), connection).await
+        } else {
+            *request.uri_mut() = rules.path.parse()?;
+            request.headers_mut().insert(HOST, HeaderValue::try_from(address.to_string())?);
+            let (mut sender, connection) = http1::handshake(io).await?;
+            answered(sender.send_request(request), connection).await
+        }
+    }
 }
 
-/// Probes speak HTTP/1.1 over a connection of their own, so they also test connecting.
-async fn ask(
-    address: SocketAddr,
-    rules: &ProbeRules,
-) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let mut request = Request::new(Empty::<bytes::Bytes>::new());
-    *request.uri_mut() = rules.path.parse()?;
-    let headers = request.headers_mut();
-    headers.insert(HOST, HeaderValue::try_from(address.to_string())?);
-    headers.insert(USER_AGENT, HeaderValue::from_static("weir-gateway probe"));
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+async fn answered(
+    response: impl Future<Output = hyper::Result<Response<Incoming>>>,
+    connection: impl Future<Output = hyper::Result<()>>,
+) -> Result<bool, BoxError> {
     tokio::select! {
-        response = sender.send_request(request) => Ok(response?.status().is_success()),
+        response = response => Ok(response?.status().is_success()),
         ended = connection => ended.map(|()| false).map_err(Into::into),
     }
 }

@@ -23,4 +23,10 @@ mod ops; // the operations port
 #[cfg(test)]
 mod phases; // shadow and off are invisible
 #[cfg(test)]
+mod proxy_protocol; // what a balancer says about its caller
+#[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod tls; // certificates, old and new
+#[cfg(test)]
+mod upstream_tls; // services that show who they are
