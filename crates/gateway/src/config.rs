@@ -21,6 +21,7 @@ use crate::upstream::health::{EjectionRules, ProbeRules};
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
+mod upstream; // where services are, and how they are used
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
 
