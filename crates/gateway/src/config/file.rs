@@ -85,9 +85,14 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
 fn refuse_own_port(operations: &Operations, upstreams: &[UpstreamConfig], problems: &mut Problems) {
     for upstream in upstreams {
         for (index, endpoint) in upstream.endpoints.iter().enumerate() {
-            if endpoint.parse::<SocketAddr>().is_ok_and(|address| address == operations.address) {
+            let address = endpoint.name.parse::<SocketAddr>();
+            if address.is_ok_and(|address| address == operations.address) {
                 let path = format!("upstream.{}.endpoints[{index}]", upstream.name);
-                wrong(problems, path, format!("`{endpoint}` is the gateway's operations port"));
+                wrong(
+                    problems,
+                    path,
+                    format!("`{}` is the gateway's operations port", endpoint.name),
+                );
             }
         }
     }

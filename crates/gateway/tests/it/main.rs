@@ -13,6 +13,8 @@ mod drain; // a clean end
 #[cfg(test)]
 mod failure; // without a store, without a service
 #[cfg(test)]
+mod faults; // services that do what no service should
+#[cfg(test)]
 mod hygiene; // headers both ways
 #[cfg(test)]
 mod keys; // what an API key is
@@ -22,5 +24,7 @@ mod limits; // denials and what they tell
 mod ops; // the operations port
 #[cfg(test)]
 mod phases; // shadow and off are invisible
+#[cfg(test)]
+mod retries; // what is sent again, and what never
 #[cfg(test)]
 mod routes; // host, path, method
