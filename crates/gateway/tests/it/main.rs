@@ -5,6 +5,8 @@
 mod support; // a whole world in a few lines
 
 #[cfg(test)]
+mod balance; // which endpoint, by load, turn or key
+#[cfg(test)]
 mod bodies; // streams, refused bodies, bounds
 #[cfg(test)]
 mod config; // every mistake at once
@@ -15,11 +17,15 @@ mod failure; // without a store, without a service
 #[cfg(test)]
 mod faults; // services that do what no service should
 #[cfg(test)]
+mod health; // away and back again
+#[cfg(test)]
 mod hygiene; // headers both ways
 #[cfg(test)]
 mod keys; // what an API key is
 #[cfg(test)]
 mod limits; // denials and what they tell
+#[cfg(test)]
+mod names; // endpoints that move
 #[cfg(test)]
 mod ops; // the operations port
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 /// A plain answer.
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -45,6 +46,8 @@ pub(crate) enum Act {
     Close,
     /// The connection is reset.
     Reset,
+    /// It is answered when the gate opens.
+    SayAfter(Arc<Notify>, &'static str),
     /// Nothing.
     Keep,
 }
@@ -133,6 +136,10 @@ async fn serve(
                 let socket = socket2::SockRef::from(&stream);
                 socket.set_linger(Some(Duration::ZERO)).unwrap();
                 return;
+            }
+            Act::SayAfter(gate, answer) => {
+                gate.notified().await;
+                stream.write_all(answer.as_bytes()).await.unwrap_or_default();
             }
             Act::Keep => std::future::pending().await,
         }
