@@ -156,3 +156,24 @@ fn of_one_family(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 fn jittered(every: Duration) -> Duration {
     every.mul_f64(0.8 + 0.2 * fastrand::f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_later_than_told_and_many_do_not_ask_in_step() {
+        let every = Duration::from_secs(5);
+        let waits: Vec<Duration> = (0..1_000).map(|_| jittered(every)).collect();
+        assert!(waits.iter().all(|wait| every.mul_f64(0.79) < *wait && *wait <= every));
+        assert!(waits.iter().max() > waits.iter().min().map(|least| *least + every / 10).as_ref());
+    }
+
+    #[test]
+    fn of_both_families_one_counts() {
+        let of = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let both: Vec<SocketAddr> = of(&["[::1]:1", "127.0.0.1:1", "127.0.0.2:1"]);
+        assert_eq!(of_one_family(both), of(&["127.0.0.1:1", "127.0.0.2:1"]));
+        assert_eq!(of_one_family(of(&["[::1]:1"])), of(&["[::1]:1"]));
+    }
+}

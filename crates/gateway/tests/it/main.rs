@@ -34,3 +34,5 @@ mod phases; // shadow and off are invisible
 mod retries; // what is sent again, and what never
 #[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod upstream_file; // the upstream part of the file

@@ -2,11 +2,15 @@
 //! once, a caller notices nothing of it, and a client pays once.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::support::caller::request;
 use crate::support::scripted::{Act, Arrived, OK, Scripted};
@@ -218,4 +222,55 @@ async fn a_retry_is_one_request_in_every_count() {
     }
     let told = get(gateway.traffic, "/", &[("x-api-key", KEY)]).await;
     assert!(told.header("ratelimit").starts_with("\"burst\";r=9979;"), "{:?}", told.headers);
+}
+
+#[tokio::test]
+async fn over_http2_a_lost_connection_is_the_same_and_the_callers_host_stays() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text = file(PLAN, "", listener.local_addr().unwrap()) + "protocol = \"http2\"\n";
+    let losing = std::sync::Arc::new(AtomicBool::new(true));
+    let loses = std::sync::Arc::clone(&losing);
+    let service = daemon::tasks::spawn("http2 service", async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if loses.swap(false, Ordering::SeqCst) {
+                // Preface, settings and the request arrive; then it is gone.
+                let mut some = [0; 4_096];
+                let _read = tokio::io::AsyncReadExt::read(&mut stream, &mut some).await;
+                continue;
+            }
+            let echo = service_fn(async |request: Request<Incoming>| {
+                let body = Full::new(Bytes::from(request.uri().to_string()));
+                Ok::<_, std::convert::Infallible>(http::Response::new(body))
+            });
+            let engine = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            daemon::tasks::spawn("http2", engine.serve_connection(TokioIo::new(stream), echo));
+        }
+    });
+    let gateway = over(&text).await;
+    let reply = get(gateway.traffic, "/a", &[("x-api-key", KEY)]).await;
+    assert_eq!((reply.status, &reply.body[..]), (200, &b"http://api.test/a"[..]));
+    assert_eq!(gateway.shown("retries_total"), 1);
+    service.abort();
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text = file(PLAN, "", listener.local_addr().unwrap()) + "protocol = \"http2\"\n";
+    let accepted = std::sync::Arc::new(AtomicUsize::new(0));
+    let counting = std::sync::Arc::clone(&accepted);
+    let losing = daemon::tasks::spawn("losing service", async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counting.fetch_add(1, Ordering::SeqCst);
+            // Everything that is sent arrives, at least up to the request, which waits for nothing.
+            let (mut seen, mut some) = (Vec::new(), [0; 4_096]);
+            while seen.len() < 100 {
+                match tokio::io::AsyncReadExt::read(&mut stream, &mut some).await {
+                    Ok(count) if count > 0 => seen.extend_from_slice(&some[..count]),
+                    Ok(_) | Err(_) => break,
+                }
+            }
+        }
+    });
+    let gateway = over(&text).await;
+    assert_eq!(call(&gateway, "POST", 0).await.status, 502);
+    assert_eq!(accepted.load(Ordering::SeqCst), 1, "sent once");
+    losing.abort();
 }
