@@ -253,7 +253,8 @@ impl Way {
             };
             let spare = if left > 0 { Spare::of(&request) } else { None };
             let use_kept = failure.is_none();
-            let attempt = self.attempt(request, &outgoing.target, &out.0, use_kept, &mut watch);
+            let attempt =
+                self.attempt(request, &outgoing.target, &out.0, use_kept, &mut watch, end);
             let again = match attempt.await {
                 Ok((response, mut lease)) => {
                     let whole = |watch: &mut UploadWatch| watch.has_ended();

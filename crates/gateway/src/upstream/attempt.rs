@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode};
+use tokio::time::Instant;
 
 use super::connections::{ConnectError, Lease, SendError};
 use super::health::Met;
@@ -45,6 +46,7 @@ impl Way {
         endpoint: &Arc<Endpoint>,
         use_kept: bool,
         watch: &mut Option<UploadWatch>,
+        end: Option<Instant>,
     ) -> Result<(http::Response<Incoming>, Lease), Ended> {
         let upstream = &self.upstream;
         let (mut lease, kept) = match self.connection(endpoint, use_kept).await {
@@ -57,7 +59,7 @@ impl Way {
             }
         };
         address_to(&mut request, target, endpoint, lease.is_http2());
-        let ended = match self.head(&mut lease, request, watch).await {
+        let ended = match self.head(&mut lease, request, watch, end).await {
             Ok(response) => {
                 let met = match response.status() {
                     StatusCode::BAD_GATEWAY
@@ -94,6 +96,7 @@ impl Way {
         lease: &mut Lease,
         request: Request<Upload>,
         watch: &mut Option<UploadWatch>,
+        end: Option<Instant>,
     ) -> Result<http::Response<Incoming>, Ended> {
         let mut sending = std::pin::pin!(lease.send(request));
         if let Some(watch) = watch.as_mut() {
@@ -106,7 +109,10 @@ impl Way {
                 },
             }
         }
-        match tokio::time::timeout(self.upstream.config.head_timeout, sending).await {
+        let until = Instant::now() + self.upstream.config.head_timeout;
+        // A service that is silent to the end of the whole time is as silent.
+        let until = end.map_or(until, |end| end.min(until));
+        match tokio::time::timeout_at(until, sending).await {
             Ok(sent) => self.sent(sent, watch.as_mut()),
             Err(_elapsed) => {
                 self.upstream.metrics.timeout.inc();

@@ -21,13 +21,19 @@ use tokio::time::Instant;
 use super::health::{Health, ProbeRules, Turn};
 use super::{Endpoint, Upstream};
 
+/// Longest wait for a name, so that one that hangs does not keep others from being followed. Less
+/// than a gateway waits for names at its start.
+const NAME_MAX: Duration = Duration::from_secs(2);
 /// How often the gauges are set: ejections end by themselves.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
 impl Upstream {
     /// Resolves all names now. Addresses that stay keep their health.
     pub(crate) async fn resolve(&self) {
-        let asked = self.config.endpoints.iter().map(|endpoint| self.names.resolve(&endpoint.name));
+        let asked = self.config.endpoints.iter().map(|endpoint| async move {
+            let answer = tokio::time::timeout(NAME_MAX, self.names.resolve(&endpoint.name)).await;
+            answer.unwrap_or_else(|elapsed| Err(elapsed.into()))
+        });
         let answers = futures_util::future::join_all(asked).await;
         let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         let mut weights = BTreeMap::new();

@@ -263,3 +263,15 @@ async fn a_bound_for_the_whole_exchange_holds_before_and_within_the_answer() {
     let reply = seen(&gateway).await;
     assert!(reply.starts_with("HTTP/1.1 200") && !looks_whole(&reply), "{reply}");
 }
+
+#[tokio::test]
+async fn who_is_silent_to_the_end_of_the_whole_time_is_set_aside() {
+    let (silent, well) = (Scripted::new(|_| Act::Keep).await, Service::hello().await);
+    let endpoints = format!("\"{}\", \"{}\"", silent.address, well.address);
+    let text = file(PLAN, "", well.address).replace(&format!("\"{}\"", well.address), &endpoints)
+        + "total_timeout = \"500ms\"\nejection = { consecutive = 2 }\n";
+    let gateway = Gateway::start(&text).await;
+    let replies = gateway.calls(40).await;
+    assert_eq!(tally(&replies), [(200, 38), (504, 2)]);
+    assert_eq!(gateway.shown("ejections_total"), 1);
+}

@@ -16,6 +16,8 @@ use crate::support::service::text;
 use crate::support::{Gateway, Service, eventually, file, parse, standing, tally};
 
 const NAME: &str = "orders.test:1";
+/// Nobody ever says anything about it.
+const HANGS: &str = "hangs.test:1";
 
 /// What a resolver says.
 #[derive(Debug, Clone)]
@@ -49,6 +51,9 @@ impl Told {
 
 impl Resolve for Told {
     fn resolve<'a>(&'a self, name: &'a str) -> Resolving<'a> {
+        if name == HANGS {
+            return Box::pin(std::future::pending());
+        }
         assert_eq!(name, NAME);
         *self.asked.lock().unwrap() += 1;
         let says = self.says.lock().unwrap().clone();
@@ -64,8 +69,12 @@ impl Resolve for Told {
 
 /// A gateway whose upstream is one name, asked for often.
 async fn start(names: &Arc<Told>) -> Gateway {
+    start_with(NAME, names).await
+}
+
+async fn start_with(endpoints: &str, names: &Arc<Told>) -> Gateway {
     let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let text = file("unlimited = true", "", nobody).replace("127.0.0.1:1", NAME);
+    let text = file("unlimited = true", "", nobody).replace("127.0.0.1:1", endpoints);
     let config = parse(&(text + "resolve_every = \"20ms\"\n"));
     let PolicyChoice::File(policy) = &config.policy else { panic!("a file policy is meant") };
     let source = PolicySource::File(file_policy(policy, 7));
@@ -149,6 +158,16 @@ async fn f46_a_gateway_starts_although_no_name_resolves_and_finds_them_later() {
     assert_eq!(reply.header("x-weir-source"), "edge");
     names.say(Says::Addresses(vec![service.address]));
     eventually("it is found", async || gateway.calls(1).await[0].status == 200).await;
+}
+
+#[tokio::test]
+async fn f46_a_name_that_hangs_keeps_no_other_from_being_found_and_followed() {
+    let (two, three) = moved().await;
+    let names = Told::new(two.address);
+    let gateway = start_with(&format!("{HANGS}\", \"{NAME}"), &names).await;
+    assert!(gateway.calls(20).await.iter().all(|reply| reply.body == "two"));
+    names.say(Says::Addresses(vec![three.address]));
+    eventually("the name is followed", async || gateway.calls(1).await[0].body == "three").await;
 }
 
 #[tokio::test]
