@@ -113,6 +113,7 @@ async fn what_is_no_http_or_has_two_readings_is_a_502() {
         "HTTP/1.1 2OO OK\r\n\r\n",
         "HTTP/9.9 200 OK\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
+        "HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
         "HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\nhello",
         "HTTP/1.1 200 OK\r\ncontent-length: 5x\r\n\r\nhello",
@@ -172,15 +173,22 @@ async fn a_body_that_stalls_is_broken_off_after_the_idle_time() {
 
 #[tokio::test]
 async fn more_than_was_told_belongs_to_no_other_caller() {
-    let chatty = Scripted::new(|_| {
-        Act::Say("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 418 Evil\r\n\r\n")
-    })
-    .await;
-    let gateway = Gateway::start(&file(PLAN, "", chatty.address)).await;
-    for reply in gateway.calls(20).await {
-        assert_eq!((reply.status, &reply.body[..]), (200, &b"ok"[..]));
+    for (status, answer) in [
+        (200, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 418 Evil\r\n\r\n"),
+        (200, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\nevil"),
+        (204, "HTTP/1.1 204 None\r\n\r\nHTTP/1.1 418 Evil\r\ncontent-length: 0\r\n\r\n"),
+        (304, "HTTP/1.1 304 Same\r\ncontent-length: 4\r\n\r\nevil"),
+        (
+            200,
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n\
+             HTTP/1.1 418 Evil\r\n\r\n",
+        ),
+    ] {
+        let chatty = Scripted::new(move |_| Act::Say(answer)).await;
+        let gateway = Gateway::start(&file(PLAN, "", chatty.address)).await;
+        assert_eq!(tally(&gateway.calls(10).await), [(status, 10)], "{answer:?}");
+        assert!(chatty.arrived().iter().all(|arrived| arrived.nth == 0), "never used again");
     }
-    assert!(chatty.arrived().iter().all(|arrived| arrived.nth == 0), "never used again");
 }
 
 #[tokio::test]
