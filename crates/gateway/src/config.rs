@@ -18,11 +18,14 @@ use wire::plan::PlanSpec;
 
 use crate::pairing::Pairing;
 use crate::route::RouteTable;
+use crate::upstream::balance::Balance;
 use crate::upstream::health::{EjectionRules, ProbeRules};
+use crate::upstream::retry::RetryRules;
 use crate::upstream::tls::UpstreamTls;
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
+mod upstream; // where services are, and how they are used
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
 mod proxies; // who may speak for callers
@@ -190,13 +193,24 @@ pub struct FileChoice {
     pub keys: Vec<FileKey>,
 }
 
+/// An endpoint, or several under one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// `host:port`.
+    pub name: String,
+    /// Its part of the requests, beside those of others.
+    pub weight: u64,
+}
+
 /// An upstream: endpoints that do the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamConfig {
     /// Its name.
     pub name: String,
-    /// `host:port`; names are resolved again and again.
-    pub endpoints: Vec<String>,
+    /// Where it is; names are resolved again and again.
+    pub endpoints: Vec<EndpointConfig>,
+    /// How often names are resolved.
+    pub resolve_every: Duration,
     /// HTTP/2 instead of HTTP/1.1: by ALPN over TLS, with prior knowledge in clear.
     pub http2: bool,
     /// Over TLS.
@@ -209,8 +223,20 @@ pub struct UpstreamConfig {
     pub idle_timeout: Duration,
     /// Idle connections are used again for this long; less than the upstream keeps them.
     pub keep_idle: Duration,
-    /// Requests out at one endpoint; beyond it 503.
+    /// Longest exchange, from the first attempt to the end of the response.
+    pub total_timeout: Option<Duration>,
+    /// Requests out at one endpoint; beyond it they wait.
     pub max_connections: usize,
+    /// Requests that wait for room, for `connect_timeout` at most; beyond it 503.
+    pub max_pending: usize,
+    /// Which endpoint a request goes to.
+    pub balance: Balance,
+    /// When a request is sent again.
+    pub retry: RetryRules,
+    /// Below this many usable endpoints, in hundredths of all, all are used.
+    pub panic_percent: usize,
+    /// How long an endpoint's share grows after it came back.
+    pub slow_start: Option<Duration>,
     /// Active probes.
     pub health: Option<ProbeRules>,
     /// Passive ejection.

@@ -5,8 +5,8 @@
 //! [`edge::Edge::admit`] (who is calling, what may they do now, does that count), ⑥ `upstream`
 //! forwards it or `reply` refuses it, ⑦ [`edge::Edge::done`] records what became of it.
 //!
-//! Invariants: a denied request never reaches a service; a request is charged once; what was sent
-//! is never sent again; nothing on the path of a request waits for a log, a record or the control
+//! Invariants: a denied request never reaches a service; a request is charged once; what may have
+//! arrived is sent again only if twice is the same as once; nothing on the path of a request waits for a log, a record or the control
 //! plane. The gateway works without a control plane (its own file), and on without a bucket store
 //! (each plan's failure policy).
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use wire::strict::{Fields, Problems, shown};
 
+use super::EndpointConfig;
 use super::read::{path, wrong};
 use crate::server::pem::chain;
 use crate::server::tls::{self, PAIRS_MAX, PairError};
@@ -109,7 +110,7 @@ fn client_ca(fields: &mut Fields<'_>, problems: &mut Problems, beside: &Path) ->
 /// `tls` of an upstream.
 pub(super) fn upstream(
     fields: &mut Fields<'_>,
-    endpoints: &[String],
+    endpoints: &[EndpointConfig],
     http2: bool,
     problems: &mut Problems,
     beside: &Path,
@@ -126,8 +127,9 @@ pub(super) fn upstream(
         wrong(problems, fields.path(name), chain(&error));
     });
     fields.finish(problems);
-    let unnamed = |endpoint: &&String| !can_be_named(host_of(endpoint));
-    if let (None, Some(endpoint)) = (server_name, endpoints.iter().find(unnamed)) {
+    let mut names = endpoints.iter().map(|endpoint| endpoint.name.as_str());
+    let unnamed = names.find(|name| !can_be_named(host_of(name)));
+    if let (None, Some(endpoint)) = (server_name, unnamed) {
         let what = format!("no certificate can be for `{endpoint}`: say `server_name` in `tls`");
         wrong(problems, hosts_at, what);
     }

@@ -5,6 +5,8 @@
 mod support; // a whole world in a few lines
 
 #[cfg(test)]
+mod balance; // which endpoint, by load, turn or key
+#[cfg(test)]
 mod bodies; // streams, refused bodies, bounds
 #[cfg(test)]
 mod config; // every mistake at once
@@ -13,11 +15,17 @@ mod drain; // a clean end
 #[cfg(test)]
 mod failure; // without a store, without a service
 #[cfg(test)]
+mod faults; // services that do what no service should
+#[cfg(test)]
+mod health; // away and back again
+#[cfg(test)]
 mod hygiene; // headers both ways
 #[cfg(test)]
 mod keys; // what an API key is
 #[cfg(test)]
 mod limits; // denials and what they tell
+#[cfg(test)]
+mod names; // endpoints that move
 #[cfg(test)]
 mod ops; // the operations port
 #[cfg(test)]
@@ -25,8 +33,12 @@ mod phases; // shadow and off are invisible
 #[cfg(test)]
 mod proxy_protocol; // what a balancer says about its caller
 #[cfg(test)]
+mod retries; // what is sent again, and what never
+#[cfg(test)]
 mod routes; // host, path, method
 #[cfg(test)]
 mod tls; // certificates, old and new
+#[cfg(test)]
+mod upstream_file; // the upstream part of the file
 #[cfg(test)]
 mod upstream_tls; // services that show who they are
