@@ -19,9 +19,9 @@ use wire::plan::{PlanLimits, Scope};
 use wire::policy::ClientValue;
 use wire::rollout::Phase;
 
-use crate::call::{Admission, AuthMode, Call, Observed, Refusal};
+use crate::call::{Admission, AuthMode, Call, Observed, Presented, Refusal};
 use crate::enforce::{self, Verdict};
-use crate::identify::{self, Subject};
+use crate::identify::{self, Pass, Subject};
 use crate::key_cache::{CacheBounds, KeyCache, lookup};
 use crate::metrics::EdgeMetrics;
 use crate::plan_book::{Offer, PlanBook, PlanEntry, Shelf, version_at};
@@ -259,6 +259,18 @@ impl<S: BucketStore> Edge<S> {
 
     fn ticket(&self, decided: Option<Decided>) -> Ticket {
         Ticket::new(decided, Arc::clone(&self.recorder))
+    }
+
+    /// What a connection that is to outlive its request came in with.
+    pub fn pass(&self, presented: Presented<'_>) -> Pass {
+        Pass::of(presented, &self.pepper)
+    }
+
+    /// Whether a connection may stay: its key still opens and its client may still call. Costs a
+    /// look into the cache, and waits for at most one look-up if the key has left it.
+    pub async fn may_stay(&self, pass: Pass) -> bool {
+        // Where keys cannot be told from invented ones, what was good stays good.
+        self.feed.is_blind() || pass.is_good(&self.keys, self.clock.now().us() / 1_000).await
     }
 
     /// Room ⑦: the request has ended. Never waits and cannot fail.

@@ -81,6 +81,35 @@ async fn unseen(
     }
 }
 
+/// What a connection came in with that outlives its request, to ask later whether it still may
+/// stay. Of a key it keeps the stored form only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pass(Option<KeyHash>);
+
+impl Pass {
+    pub(crate) fn of(presented: Presented<'_>, pepper: &Pepper) -> Pass {
+        Pass(match presented {
+            Presented::Key(text) => Some(KeyHash::of_key(text, pepper)),
+            Presented::Nothing | Presented::Address(_) => None,
+        })
+    }
+
+    /// Whether its key would still open at `now_ms`. A key that is not known any more is asked
+    /// about again; as long as nobody can be asked, what was good stays good.
+    pub(crate) async fn is_good(self, keys: &KeyCache, now_ms: u64) -> bool {
+        let Some(hash) = self.0 else { return true };
+        let known = match keys.get(&hash, now_ms) {
+            Some(known) => known,
+            None => match keys.find(hash, now_ms).await {
+                Found::Known(known) => known,
+                Found::Nobody => return false,
+                Found::NotTold { .. } => return true,
+            },
+        };
+        known.opens(now_ms) && may_call(&known).is_ok()
+    }
+}
+
 /// Whether the holder may call at all. Judged in every phase.
 pub(crate) fn may_call(known: &Known) -> Result<(), Refusal> {
     match known.client.state {

@@ -28,6 +28,7 @@ pub use call::{
 };
 pub use edge::{Background, Edge, EdgeSettings, InspectError, Inspection};
 pub use enforce::{Verdict, verdict};
+pub use identify::Pass;
 pub use key_cache::CacheBounds;
 pub use metrics::EdgeMetrics;
 pub use plan_book::{Offer, PhaseRule, PlanBook, PlanEntry};

@@ -20,6 +20,7 @@ use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
 use crate::server::{self, Bound, PerAddress, Shared};
 use crate::store_watch;
+use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
 
 /// Longest wait for records to leave at the end.
@@ -207,6 +208,7 @@ pub async fn serve_with<S: BucketStore>(
     announce(&context, &bound, operations_at);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
+        upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
         edge: Arc::clone(&edge),
         routes: config.routes,
         upstreams,

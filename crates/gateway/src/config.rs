@@ -21,6 +21,8 @@ use crate::upstream::health::{EjectionRules, ProbeRules};
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
+mod cors; // which pages may read a route's answers
+mod limits; // bounds that are more than a number
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
 
@@ -109,8 +111,19 @@ pub struct Bounds {
     pub connections_per_address: usize,
     /// Open HTTP/2 streams of a connection.
     pub h2_streams: u32,
+    /// Bounds of connections that left HTTP.
+    pub upgrades: UpgradeRules,
     /// The part of each plan's capacity and rate that belongs to this region.
     pub region_share: RegionShare,
+}
+
+/// Bounds of connections that left HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpgradeRules {
+    /// Of one client at a time; beyond it 429.
+    pub per_client: usize,
+    /// Longest silence, if there is a bound.
+    pub idle: Option<Duration>,
 }
 
 /// How the gateway ends.

@@ -18,14 +18,17 @@ pub mod config; // the file, judged whole
 mod assembly; // the concrete store, policy source, sink
 mod server; // ① listeners, workers
 mod pipeline; // the corridor
+mod caller; // the other end of a connection
 mod body; // the two body streams
 pub mod route; // ② host, path, method → route
 mod credential; // headers → the key that was shown
 mod headers; // hygiene both ways
 pub mod pairing; // the service's own decision
 mod reply; // what the gateway says by itself
+pub mod cors; // which pages may read answers
 mod linger; // the body of a refused request
 pub mod upstream; // ⑥ forwards
+mod upgrade; // connections that leave HTTP
 mod ops; // the operations port
 mod metrics; // what the rim counts
 mod store_watch; // what the log is told of Redis

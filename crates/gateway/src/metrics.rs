@@ -87,6 +87,10 @@ pub(crate) struct Metrics {
     pub connections: Gauge,
     /// Connections closed at once because their address had too many.
     pub connections_refused: Counter,
+    /// Connections that have left HTTP, so far.
+    pub upgrades: Counter,
+    /// Those that are open.
+    pub upgraded: Gauge,
     /// From arrival to decision.
     pub added: AddedTime,
 }
@@ -129,6 +133,8 @@ impl Metrics {
             upstreams: config.upstreams.iter().map(|up| upstream(&up.name)).collect(),
             connections: Gauge::default(),
             connections_refused: Counter::default(),
+            upgrades: Counter::default(),
+            upgraded: Gauge::default(),
             added: AddedTime::default(),
         };
         let r = registry;
@@ -144,6 +150,10 @@ impl Metrics {
         r.register("weir_gateway_connections", help, metrics.connections.clone());
         let help = "Connections closed at once because their address had too many";
         r.register("weir_gateway_connections_refused", help, metrics.connections_refused.clone());
+        let help = "Connections that left HTTP for another protocol";
+        r.register("weir_gateway_upgrades", help, metrics.upgrades.clone());
+        let help = "Open connections that have left HTTP";
+        r.register("weir_gateway_upgraded_connections", help, metrics.upgraded.clone());
         let help = "Time from a request's arrival to its decision";
         r.register("weir_gateway_added_seconds", help, metrics.added.clone());
         metrics

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use crate::config::{Bounds, DrainRules, Listener};
 use crate::metrics::Metrics;
 use crate::route::RouteTable;
+use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
 
 mod connections; // how many, and from where
@@ -56,6 +57,7 @@ pub(crate) struct Shared<S> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain: daemon::Drain,
     pub(crate) addresses: PerAddress,
+    pub(crate) upgrades: Upgrades,
 }
 
 /// A bound listener.

@@ -121,6 +121,8 @@ pub(crate) struct Answer {
     pub response: http::Response<ReplyBody>,
     /// Which endpoint gave it.
     pub instance: SocketAddr,
+    /// Counts a connection that leaves HTTP among the endpoint's requests, as long as it lives.
+    pub switched: Option<InFlight>,
 }
 
 /// Why there is none.
@@ -374,6 +376,10 @@ impl Way {
     fn answer(&self, response: http::Response<Incoming>, lease: Lease, out: InFlight) -> Answer {
         let instance = out.0.address;
         let idle = self.upstream.config.idle_timeout;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let response = response.map(|_none| ReplyBody::Empty);
+            return Answer { response, instance, switched: Some(out) };
+        }
         let response = response.map(|body| {
             if body.is_end_stream() {
                 lease.give_back();
@@ -382,7 +388,7 @@ impl Way {
                 ReplyBody::Service(Download::new(body, idle, lease, out))
             }
         });
-        Answer { response, instance }
+        Answer { response, instance, switched: None }
     }
 }
 
@@ -393,13 +399,16 @@ enum HeadError {
     Failed(Failed),
 }
 
-/// Whether a response can be passed on: final (nobody asked for another protocol), and with one
-/// length. The connection it came from is in doubt otherwise.
+/// Whether a response can be passed on: final (or the end of HTTP on its connection, of which the
+/// pipeline knows whether anybody asked for it), and with one length. The connection it came from
+/// is in doubt otherwise.
 fn is_whole(response: &http::Response<Incoming>) -> bool {
     let headers = response.headers();
     let two_lengths =
         headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH);
-    !response.status().is_informational() && !two_lengths && is_chunked_or_nothing(headers)
+    let interim = response.status().is_informational()
+        && response.status() != StatusCode::SWITCHING_PROTOCOLS;
+    !interim && !two_lengths && is_chunked_or_nothing(headers)
 }
 
 /// Waits for the end of the upload, as long as it moves.

@@ -20,7 +20,7 @@ use super::read::{
 };
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    standalone, store,
+    cors, limits, standalone, store,
 };
 use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
@@ -145,6 +145,7 @@ fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
         connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
         connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
         h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),
+        upgrades: limits::upgrades(f, problems),
         region_share: region_share(f, problems),
     };
     fields.finish(problems);
@@ -380,6 +381,8 @@ fn route(
         _ => text.parse::<FailurePolicy>().map(Some),
     });
     let strip_prefix = f.flag("strip_prefix", problems);
+    let place = f.path("cors");
+    let cors = f.get("cors").and_then(|value| cors::read(value, &place, &methods, problems));
     if strip_prefix && exact {
         wrong(problems, f.path("strip_prefix"), "an exact path has no prefix to strip");
     }
@@ -391,6 +394,7 @@ fn route(
         methods,
         upstream: index?,
         strip_prefix,
+        cors: cors.map(Box::new),
         number,
         terms: Arc::new(RouteTerms {
             name: name.map_or_else(|| upstream.name.clone(), |name| name.to_string()),

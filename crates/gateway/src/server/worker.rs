@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
 use super::patience::{Patient, UNREAD_MAX};
+use crate::caller::Caller;
 use crate::config::Bounds;
 use crate::headers::ForwardedBy;
 use crate::pipeline::Pipeline;
@@ -77,6 +78,7 @@ impl<S: BucketStore> Worker<S> {
             clock: Arc::clone(&shared.clock),
             body_bound: shared.bounds.body_bytes,
             drain: shared.drain.clone(),
+            upgrades: shared.upgrades.clone(),
         });
         let mut ports = Vec::new();
         for (socket, http2) in self.sockets {
@@ -91,7 +93,8 @@ impl<S: BucketStore> Worker<S> {
             () = drained(&shared) => {}
         }
         drop(ports);
-        if tokio::time::timeout(shared.drain_rules.finish, open.shutdown()).await.is_err() {
+        let ended = async { tokio::join!(open.shutdown(), shared.upgrades.ended()) };
+        if tokio::time::timeout(shared.drain_rules.finish, ended).await.is_err() {
             tracing::warn!("requests under way at the end of the drain were cut off");
         }
         Ok(())
@@ -165,14 +168,19 @@ fn take<S: BucketStore>(
         tracing::debug!(%error, "connection gone before it was taken");
         return;
     }
-    let (pipeline, forwarded) = (Arc::clone(pipeline), ForwardedBy::new(peer.ip()));
-    let forwarded = Arc::new(forwarded);
+    let place = Arc::new((permit, entered));
+    let (address, forwarded) = (peer.ip(), ForwardedBy::new(peer.ip()));
+    let caller = Arc::new(Caller { address, forwarded, place: Arc::clone(&place) as _ });
+    let pipeline = Arc::clone(pipeline);
     let service = service_fn(move |request| {
-        let (pipeline, forwarded) = (Arc::clone(&pipeline), Arc::clone(&forwarded));
-        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &forwarded).await) }
+        let (pipeline, caller) = (Arc::clone(&pipeline), Arc::clone(&caller));
+        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &caller).await) }
     });
-    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX);
-    let connection = engine.serve_connection(TokioIo::new(stream), service).into_owned();
+    // With upgrades the engine reads the version also where it is told to speak HTTP/1 only.
+    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX)
+        .without_http2(!engine.is_http2_available());
+    let stream = TokioIo::new(stream);
+    let connection = engine.serve_connection_with_upgrades(stream, service).into_owned();
     let connection = open.watch(connection);
     let metrics = Arc::clone(&shared.metrics);
     metrics.connections.inc();
@@ -181,7 +189,7 @@ fn take<S: BucketStore>(
             tracing::debug!(%error, "connection ended");
         }
         metrics.connections.dec();
-        drop((permit, entered));
+        drop(place);
     });
 }
 

@@ -9,6 +9,8 @@ mod bodies; // streams, refused bodies, bounds
 #[cfg(test)]
 mod config; // every mistake at once
 #[cfg(test)]
+mod cors; // pages of other origins
+#[cfg(test)]
 mod drain; // a clean end
 #[cfg(test)]
 mod failure; // without a store, without a service
@@ -24,3 +26,5 @@ mod ops; // the operations port
 mod phases; // shadow and off are invisible
 #[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod upgrades; // connections that leave HTTP

@@ -3,6 +3,7 @@
 pub(crate) mod caller;
 pub(crate) mod plane;
 pub(crate) mod service;
+pub(crate) mod socket;
 
 use std::net::SocketAddr;
 use std::path::Path;
