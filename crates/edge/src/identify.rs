@@ -31,7 +31,8 @@ impl Subject {
         let client = known.client.id.as_str();
         let record = book.rollout().map(|_active| RecordSeed {
             request_id: request_id.into(),
-            sampled: book.samples(client),
+            // Anonymous callers are no sample of anybody.
+            sampled: known.key_id().is_some() && book.samples(client),
         });
         Subject {
             plan: book.plan(&known.client.plan).cloned(),

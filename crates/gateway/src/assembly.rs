@@ -249,6 +249,7 @@ fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSetti
         pepper,
         records_per_s,
         keys: CacheBounds::default(),
+        anonymous: config.anonymous.clone(),
         region: config.limits.region_share,
     })
 }

@@ -21,6 +21,7 @@ use crate::upstream::health::{EjectionRules, ProbeRules};
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
+mod anonymous; // callers that are known by their address alone
 mod cors; // which pages may read a route's answers
 mod limits; // bounds that are more than a number
 mod store; // where buckets live
@@ -47,6 +48,8 @@ pub struct Config {
     pub deadline: Duration,
     /// Where plans and keys come from.
     pub policy: PolicyChoice,
+    /// The plan of callers that are known by their address alone.
+    pub anonymous: Option<String>,
     /// Routes, most specific first.
     pub routes: RouteTable,
     /// Upstreams; routes name them by index.
@@ -62,6 +65,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// HTTP/2 with prior knowledge beside HTTP/1.1.
     pub http2: bool,
+    /// Proxies whose word about callers is believed.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
 }
 
 /// The operations port.

@@ -18,11 +18,12 @@ pub mod config; // the file, judged whole
 mod assembly; // the concrete store, policy source, sink
 mod server; // ① listeners, workers
 mod pipeline; // the corridor
-mod caller; // the other end of a connection
+mod peer; // the other end of a connection
 mod body; // the two body streams
 pub mod route; // ② host, path, method → route
 mod credential; // headers → the key that was shown
 mod headers; // hygiene both ways
+mod anonymous; // the address that a request without a key counts for
 pub mod pairing; // the service's own decision
 mod reply; // what the gateway says by itself
 pub mod cors; // which pages may read answers

@@ -17,14 +17,15 @@ use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use http_body::Body as _;
 use wire::error::ErrorCode;
 
+use crate::anonymous;
 use crate::body::{Incoming, ReplyBody};
-use crate::caller::Caller;
 use crate::cors;
 use crate::credential::{self, CredentialError};
 use crate::headers::{self, Identity};
 use crate::linger::{self, Keep};
 use crate::metrics::Metrics;
 use crate::pairing;
+use crate::peer::Peer;
 use crate::reply::{self, Problem};
 use crate::route::{self, NoRoute, Route, RouteTable};
 use crate::upgrade::{self, Upgrades, Wish};
@@ -56,7 +57,7 @@ struct Head<'a> {
     uri: &'a Uri,
     version: Version,
     id: &'a HeaderValue,
-    caller: &'a Caller,
+    peer: &'a Peer,
     /// The page's, where any route lets other origins read.
     origin: Option<HeaderValue>,
 }
@@ -66,7 +67,7 @@ impl<S: BucketStore> Pipeline<S> {
     pub(crate) async fn respond(
         &self,
         mut request: Request<Incoming>,
-        caller: &Caller,
+        peer: &Peer,
     ) -> Response<ReplyBody> {
         let id = request_id();
         let wish = Wish::of(&mut request);
@@ -76,7 +77,7 @@ impl<S: BucketStore> Pipeline<S> {
         // Whoever waits for a word before the body must not be told to send it in vain.
         let waits = headers.contains_key(EXPECT);
         let origin = if self.routes.has_cors() { headers.get(ORIGIN).cloned() } else { None };
-        let head = Head { method: &method, uri: &uri, version, id: &id, caller, origin };
+        let head = Head { method: &method, uri: &uri, version, id: &id, peer, origin };
         let mut response = match self.walk(&head, headers, body, wish).await {
             Ok(response) => response,
             Err(Refused { problem, unread, route }) => {
@@ -121,7 +122,7 @@ impl<S: BucketStore> Pipeline<S> {
         if is_announced_too_long(&headers, self.body_bound) {
             return Err(Refused::on(route, failed(Failed::BodyTooLarge), body));
         }
-        let presented = match presented(&headers, route.terms.auth) {
+        let presented = match presented(&headers, route.terms.auth, head.peer) {
             Ok(presented) => presented,
             Err(problem) => return Err(Refused::on(route, problem, body)),
         };
@@ -140,7 +141,7 @@ impl<S: BucketStore> Pipeline<S> {
         else {
             return Err(self.not_answered(Failed::NoEndpoint, Some(body), route, ticket));
         };
-        let upgrade = match self.upgrade(wish, way, route, &ticket, presented, head) {
+        let upgrade = match self.upgrade(wish, way, &ticket, presented, head) {
             Ok(upgrade) => upgrade,
             Err(problem) => {
                 return Err(Refused::on(route, self.withheld(problem, Some(ticket)), body));
@@ -385,9 +386,14 @@ fn authority(head: &Head<'_>, headers: &HeaderMap) -> Option<HeaderValue> {
     }
 }
 
-fn presented(headers: &HeaderMap, auth: AuthMode) -> Result<Presented<'_>, Problem> {
+fn presented<'a>(
+    headers: &'a HeaderMap,
+    auth: AuthMode,
+    peer: &Peer,
+) -> Result<Presented<'a>, Problem> {
     match auth {
         AuthMode::None => Ok(Presented::Nothing),
+        AuthMode::Anonymous => Ok(Presented::Address(anonymous::address(peer, headers))),
         AuthMode::Key => match credential::presented(headers) {
             Ok(Some(key)) => Ok(Presented::Key(key)),
             Ok(None) => Ok(Presented::Nothing),
@@ -429,13 +435,13 @@ fn prepare(
     headers::remove_hop_by_hop(headers);
     match route.terms.auth {
         AuthMode::Key => credential::remove(headers),
-        AuthMode::None => credential::remove_ours(headers),
+        AuthMode::Anonymous | AuthMode::None => credential::remove_ours(headers),
     }
     let identity = Identity {
         client: ticket.client(),
         plan: ticket.plan(),
         request_id: head.id,
-        peer: &head.caller.forwarded,
+        peer: &head.peer.forwarded,
         host: authority,
     };
     headers::set_identity(headers, &identity);

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::config::{Bounds, DrainRules, Listener};
 use crate::metrics::Metrics;
+use crate::peer::Proxies;
 use crate::route::RouteTable;
 use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
@@ -26,7 +27,7 @@ mod patience; // callers that keep a connection waiting
 mod worker; // one core's runtime and accept loops
 
 pub(crate) use self::connections::PerAddress;
-use self::worker::Worker;
+use self::worker::{Entrance, Worker};
 
 /// Connections that wait in the kernel for a worker.
 const BACKLOG: i32 = 4_096;
@@ -67,6 +68,8 @@ pub(crate) struct Bound {
     pub address: SocketAddr,
     /// HTTP/2 beside HTTP/1.1.
     pub http2: bool,
+    /// Proxies whose word about callers is believed.
+    proxies: Proxies,
     /// One socket for each worker.
     sockets: Vec<std::net::TcpListener>,
 }
@@ -85,7 +88,8 @@ pub(crate) fn bind(listener: &Listener, workers: usize) -> Result<Bound, ServeEr
         address = socket.local_addr().map_err(|error| ServeError::Bind(address, error))?;
         sockets.push(socket);
     }
-    Ok(Bound { address, http2: listener.http2, sockets })
+    let proxies = listener.trusted_proxies.clone().into();
+    Ok(Bound { address, http2: listener.http2, proxies, sockets })
 }
 
 /// Whether other sockets may have the same port.
@@ -115,10 +119,15 @@ pub(crate) async fn run<S: BucketStore>(
     workers: usize,
 ) -> Result<(), ServeError> {
     let mut ends = Vec::with_capacity(workers);
-    let mut sockets: Vec<_> =
-        bound.into_iter().map(|bound| (bound.http2, bound.sockets.into_iter())).collect();
+    let mut sockets: Vec<_> = bound
+        .into_iter()
+        .map(|bound| (bound.http2, bound.proxies, bound.sockets.into_iter()))
+        .collect();
     for number in 0..workers {
-        let own = sockets.iter_mut().filter_map(|(http2, sockets)| Some((sockets.next()?, *http2)));
+        let own = sockets.iter_mut().filter_map(|(http2, proxies, sockets)| {
+            let (http2, proxies) = (*http2, Arc::clone(proxies));
+            Some(Entrance { socket: sockets.next()?, http2, proxies })
+        });
         let worker = Worker::new(Arc::clone(&shared), own.collect());
         let (ended, end) = oneshot::channel();
         let builder = thread::Builder::new().name(format!("weir-worker-{number}"));

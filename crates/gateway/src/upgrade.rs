@@ -26,9 +26,9 @@ use tokio::time::Instant;
 use wire::error::ErrorCode;
 
 use crate::body::{Incoming, ReplyBody};
-use crate::caller::{Caller, Place};
 use crate::config::UpgradeRules;
 use crate::metrics::Metrics;
+use crate::peer::{Peer, Place};
 use crate::reply::Problem;
 use crate::upstream::InFlight;
 
@@ -132,7 +132,7 @@ impl Upgrades {
         &self,
         wish: Wish,
         holder: &str,
-        caller: &Caller,
+        peer: &Peer,
         pass: Pass,
         half_open_max: Duration,
     ) -> Result<Upgrade, Problem> {
@@ -140,7 +140,7 @@ impl Upgrades {
             let detail = "the client has as many upgraded connections as it may";
             return Err(Problem::new(ErrorCode::TooManyConnections, detail).retry(TRY_AGAIN));
         };
-        Ok(Upgrade { wish, entered, place: Arc::clone(&caller.place), pass, half_open_max })
+        Ok(Upgrade { wish, entered, place: Arc::clone(&peer.place), pass, half_open_max })
     }
 
     /// Waits until there is none.

@@ -20,7 +20,7 @@ use super::read::{
 };
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    cors, limits, standalone, store,
+    anonymous, cors, limits, standalone, store,
 };
 use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
@@ -68,6 +68,8 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
     let routes = routes(list(fields, "route", problems), &upstreams, problems);
     let operations = operations(table(fields, "operations"), beside, problems);
     refuse_own_port(&operations, &upstreams, problems);
+    let policy = policy(fields, beside, problems);
+    let anonymous = anonymous::read(table(fields, "anonymous"), &routes, &policy, problems);
     Config {
         workers,
         listeners: listeners(named(fields, "listen", problems), problems),
@@ -76,7 +78,8 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
         drain: drain(table(fields, "drain"), problems),
         store,
         deadline,
-        policy: policy(fields, beside, problems),
+        policy,
+        anonymous,
         routes,
         upstreams,
     }
@@ -102,12 +105,14 @@ fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listen
             let mut fields = Fields::of(value, &format!("listen.{name}"), problems);
             let address = address(&mut fields, "address", problems, default);
             let http2 = flag_or_true(&mut fields, "http2", problems);
+            let trusted_proxies = anonymous::networks(&mut fields, "trusted_proxies", problems);
             fields.finish(problems);
-            Listener { name: name.to_owned(), address, http2 }
+            Listener { name: name.to_owned(), address, http2, trusted_proxies }
         })
         .collect();
     if listeners.is_empty() {
-        listeners.push(Listener { name: "main".to_owned(), address: default, http2: true });
+        let (name, trusted_proxies) = ("main".to_owned(), Vec::new());
+        listeners.push(Listener { name, address: default, http2: true, trusted_proxies });
     }
     // `main` first, so that it is the one announced.
     listeners.sort_by_key(|listener| (listener.name != "main", listener.name.clone()));
@@ -373,8 +378,9 @@ fn route(
     };
     let auth = parsed(f, "auth", problems, |text| match text {
         "key" => Ok(AuthMode::Key),
+        "anonymous" => Ok(AuthMode::Anonymous),
         "none" => Ok(AuthMode::None),
-        _ => Err("must be key or none"),
+        _ => Err("must be key, anonymous or none"),
     });
     let failure = parsed(f, "failure", problems, |text| match text {
         "plan" => Ok(None),

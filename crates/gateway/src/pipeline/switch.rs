@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use edge::limiter::store::BucketStore;
-use edge::{AuthMode, Presented, Ticket};
+use edge::{Presented, Ticket, prefix_of};
 use http::Response;
 
 use super::{Head, Pipeline, Refused, dress};
@@ -21,20 +21,21 @@ impl<S: BucketStore> Pipeline<S> {
         &self,
         wish: Option<Wish>,
         way: &Way,
-        route: &Route,
         ticket: &Ticket,
         presented: Presented<'_>,
         head: &Head<'_>,
     ) -> Result<Option<Upgrade>, Problem> {
         let config = &way.upstream.config;
         let Some(wish) = wish.filter(|_| !config.http2) else { return Ok(None) };
-        let holder = match route.terms.auth {
-            AuthMode::Key => ticket.client().map(Cow::Borrowed),
-            AuthMode::None => None,
+        let holder = match (presented, ticket.client()) {
+            (Presented::Key(_), Some(client)) => Cow::Borrowed(client),
+            (Presented::Address(address), _) => Cow::Owned(format!("[{}]", prefix_of(address))),
+            (Presented::Key(_) | Presented::Nothing, _) => {
+                Cow::Owned(format!("[{}]", prefix_of(head.peer.address)))
+            }
         };
-        let holder = holder.unwrap_or_else(|| Cow::Owned(format!("[{}]", head.caller.address)));
         let pass = self.edge.pass(presented);
-        self.upgrades.take_in(wish, &holder, head.caller, pass, config.idle_timeout).map(Some)
+        self.upgrades.take_in(wish, &holder, head.peer, pass, config.idle_timeout).map(Some)
     }
 
     /// A service has answered: its response is passed on, and perhaps its connection.

@@ -22,9 +22,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
 use super::patience::{Patient, UNREAD_MAX};
-use crate::caller::Caller;
 use crate::config::Bounds;
 use crate::headers::ForwardedBy;
+use crate::peer::{Peer, Proxies};
 use crate::pipeline::Pipeline;
 use crate::upstream::Way;
 
@@ -41,22 +41,36 @@ const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Worker<S> {
     shared: Arc<Shared<S>>,
-    sockets: Vec<(std::net::TcpListener, bool)>,
+    entrances: Vec<Entrance>,
+}
+
+/// A worker's part of a listener.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    /// Its own.
+    pub socket: std::net::TcpListener,
+    /// HTTP/2 beside HTTP/1.1.
+    pub http2: bool,
+    /// Proxies whose word about callers is believed.
+    pub proxies: Proxies,
 }
 
 /// A listener of a running worker.
 struct Port {
     listener: TcpListener,
-    engine: Arc<auto::Builder<TokioExecutor>>,
+    door: Arc<Door>,
+}
+
+/// What its connections meet.
+struct Door {
+    proxies: Proxies,
+    engine: auto::Builder<TokioExecutor>,
 }
 
 impl<S: BucketStore> Worker<S> {
-    /// A worker for these sockets; the flag is HTTP/2.
-    pub(crate) fn new(
-        shared: Arc<Shared<S>>,
-        sockets: Vec<(std::net::TcpListener, bool)>,
-    ) -> Worker<S> {
-        Worker { shared, sockets }
+    /// A worker for these sockets.
+    pub(crate) fn new(shared: Arc<Shared<S>>, entrances: Vec<Entrance>) -> Worker<S> {
+        Worker { shared, entrances }
     }
 
     /// Runs to the end of the drain, on the caller's thread.
@@ -81,9 +95,9 @@ impl<S: BucketStore> Worker<S> {
             upgrades: shared.upgrades.clone(),
         });
         let mut ports = Vec::new();
-        for (socket, http2) in self.sockets {
-            let engine = Arc::new(engine(&shared.bounds, http2));
-            ports.push(Port { listener: TcpListener::from_std(socket)?, engine });
+        for Entrance { socket, http2, proxies } in self.entrances {
+            let door = Arc::new(Door { proxies, engine: engine(&shared.bounds, http2) });
+            ports.push(Port { listener: TcpListener::from_std(socket)?, door });
         }
         let open = GracefulShutdown::new();
         let accepting = accept_all(&ports, &shared, &pipeline, &open);
@@ -124,8 +138,8 @@ async fn accept_all<S: BucketStore>(
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         match accept(ports).await {
-            Ok((stream, peer, engine)) => {
-                take(stream, peer, &engine, permit, shared, pipeline, open);
+            Ok((stream, peer, door)) => {
+                take(stream, peer, &door, permit, shared, pipeline, open);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept");
@@ -135,15 +149,15 @@ async fn accept_all<S: BucketStore>(
     }
 }
 
-type Accepted = (TcpStream, SocketAddr, Arc<auto::Builder<TokioExecutor>>);
+type Accepted = (TcpStream, SocketAddr, Arc<Door>);
 
 /// The next connection of any port.
 async fn accept(ports: &[Port]) -> io::Result<Accepted> {
     poll_fn(|cx| {
         for port in ports {
             if let Poll::Ready(accepted) = port.listener.poll_accept(cx) {
-                let engine = Arc::clone(&port.engine);
-                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, engine)));
+                let door = Arc::clone(&port.door);
+                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, door)));
             }
         }
         Poll::Pending
@@ -154,7 +168,7 @@ async fn accept(ports: &[Port]) -> io::Result<Accepted> {
 fn take<S: BucketStore>(
     stream: TcpStream,
     peer: SocketAddr,
-    engine: &auto::Builder<TokioExecutor>,
+    door: &Door,
     permit: OwnedSemaphorePermit,
     shared: &Arc<Shared<S>>,
     pipeline: &Arc<Pipeline<S>>,
@@ -169,18 +183,19 @@ fn take<S: BucketStore>(
         return;
     }
     let place = Arc::new((permit, entered));
-    let (address, forwarded) = (peer.ip(), ForwardedBy::new(peer.ip()));
-    let caller = Arc::new(Caller { address, forwarded, place: Arc::clone(&place) as _ });
+    let forwarded = ForwardedBy::new(peer.ip());
+    let peer = Peer::new(peer.ip(), forwarded, &door.proxies, Arc::clone(&place) as _);
+    let peer = Arc::new(peer);
     let pipeline = Arc::clone(pipeline);
     let service = service_fn(move |request| {
-        let (pipeline, caller) = (Arc::clone(&pipeline), Arc::clone(&caller));
-        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &caller).await) }
+        let (pipeline, peer) = (Arc::clone(&pipeline), Arc::clone(&peer));
+        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &peer).await) }
     });
     // With upgrades the engine reads the version also where it is told to speak HTTP/1 only.
     let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX)
-        .without_http2(!engine.is_http2_available());
+        .without_http2(!door.engine.is_http2_available());
     let stream = TokioIo::new(stream);
-    let connection = engine.serve_connection_with_upgrades(stream, service).into_owned();
+    let connection = door.engine.serve_connection_with_upgrades(stream, service).into_owned();
     let connection = open.watch(connection);
     let metrics = Arc::clone(&shared.metrics);
     metrics.connections.inc();

@@ -5,6 +5,8 @@
 mod support; // a whole world in a few lines
 
 #[cfg(test)]
+mod anonymous; // callers without a key
+#[cfg(test)]
 mod bodies; // streams, refused bodies, bounds
 #[cfg(test)]
 mod config; // every mistake at once
