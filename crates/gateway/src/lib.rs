@@ -23,10 +23,12 @@ mod body; // the two body streams
 pub mod route; // ② host, path, method → route
 mod credential; // headers → the key that was shown
 mod headers; // hygiene both ways
+mod forwarded; // what trusted proxies say
 mod anonymous; // the address that a request without a key counts for
 pub mod pairing; // the service's own decision
 mod reply; // what the gateway says by itself
 pub mod cors; // which pages may read answers
+mod grpc; // refusals that gRPC callers understand
 mod linger; // the body of a refused request
 pub mod upstream; // ⑥ forwards
 mod upgrade; // connections that leave HTTP

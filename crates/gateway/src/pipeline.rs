@@ -21,6 +21,8 @@ use crate::anonymous;
 use crate::body::{Incoming, ReplyBody};
 use crate::cors;
 use crate::credential::{self, CredentialError};
+use crate::forwarded::Heard;
+use crate::grpc;
 use crate::headers::{self, Identity};
 use crate::linger::{self, Keep};
 use crate::metrics::Metrics;
@@ -76,6 +78,7 @@ impl<S: BucketStore> Pipeline<S> {
         let Parts { method, uri, version, headers, .. } = parts;
         // Whoever waits for a word before the body must not be told to send it in vain.
         let waits = headers.contains_key(EXPECT);
+        let grpc = grpc::kind(&method, &headers);
         let origin = if self.routes.has_cors() { headers.get(ORIGIN).cloned() } else { None };
         let head = Head { method: &method, uri: &uri, version, id: &id, peer, origin };
         let mut response = match self.walk(&head, headers, body, wish).await {
@@ -83,7 +86,11 @@ impl<S: BucketStore> Pipeline<S> {
             Err(Refused { problem, unread, route }) => {
                 let by_class = route.and_then(|route| self.metrics.routes.get(route.number));
                 by_class.unwrap_or(&self.metrics.unrouted).count(problem.status());
+                let detail = problem.detail();
                 let mut response = problem.response(&method, &id);
+                if let Some(kind) = grpc {
+                    grpc::translate(&mut response, kind, detail);
+                }
                 dress(&mut response, route, &head);
                 if linger::after_refusal(unread, waits) == Keep::Nothing {
                     close_after(&mut response, version);
@@ -432,6 +439,7 @@ fn prepare(
     authority: &HeaderValue,
     head: &Head<'_>,
 ) {
+    let heard = Heard::of(head.peer, headers);
     headers::remove_hop_by_hop(headers);
     match route.terms.auth {
         AuthMode::Key => credential::remove(headers),
@@ -445,6 +453,9 @@ fn prepare(
         host: authority,
     };
     headers::set_identity(headers, &identity);
+    if let Some(heard) = heard {
+        heard.write(headers);
+    }
     headers.insert(HOST, authority.clone());
 }
 

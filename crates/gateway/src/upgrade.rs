@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use edge::limiter::store::BucketStore;
 use edge::{Edge, Pass};
-use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -203,6 +203,7 @@ impl Upgrade {
     ) -> Response<ReplyBody> {
         let service = hyper::upgrade::on(&mut response);
         let headers = response.headers_mut();
+        headers.remove(CONTENT_LENGTH); // what follows has no length
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
         daemon::tasks::spawn("upgraded connection", async move {

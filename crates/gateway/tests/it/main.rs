@@ -17,6 +17,8 @@ mod drain; // a clean end
 #[cfg(test)]
 mod failure; // without a store, without a service
 #[cfg(test)]
+mod grpc; // calls, trailers, refusals
+#[cfg(test)]
 mod hygiene; // headers both ways
 #[cfg(test)]
 mod keys; // what an API key is

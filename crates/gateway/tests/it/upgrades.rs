@@ -155,6 +155,39 @@ async fn a_client_has_so_many_upgraded_connections_and_no_more() {
 }
 
 #[tokio::test]
+async fn an_upgraded_connection_counts_among_its_endpoints_requests() {
+    let echo = Echo::start().await;
+    let text = file(MANY, "", echo.address) + "max_connections = 1\n";
+    let gateway = Gateway::start(&text).await;
+    let socket = Socket::of_acme(gateway.traffic).await;
+    let full = get(gateway.traffic, "/", &[("x-api-key", KEY)]).await;
+    assert_eq!((full.status, &*full.code()), (503, "overloaded"));
+    drop(socket);
+    eventually("there is room again", async || {
+        get(gateway.traffic, "/", &[("x-api-key", KEY)]).await.status == 200
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_listener_without_http2_stays_without_it() {
+    let service = Service::hello().await;
+    let only_1 =
+        file(MANY, "", service.address).replace("[operations]\n", "http2 = false\n[operations]\n");
+    for (text, speaks) in [(only_1, false), (file(MANY, "", service.address), true)] {
+        let gateway = Gateway::start(&text).await;
+        let mut caller = TcpStream::connect(gateway.traffic).await.unwrap();
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let opening = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat();
+        caller.write_all(&opening).await.unwrap();
+        let mut frame = [0; 9];
+        let answered = tokio::time::timeout(PATIENCE, caller.read_exact(&mut frame)).await;
+        assert_eq!(answered.expect("an answer or the end").is_ok(), speaks);
+        assert_eq!(tally(&gateway.calls(1).await), [(200, 1)], "HTTP/1.1 is spoken");
+    }
+}
+
+#[tokio::test]
 async fn an_upgraded_connection_may_be_silent_unless_the_file_says_otherwise() {
     let echo = Echo::start().await;
     let quick = file(MANY, "", echo.address) + "idle_timeout = \"50ms\"\n";
