@@ -170,6 +170,26 @@ async fn an_upgraded_connection_counts_among_its_endpoints_requests() {
 }
 
 #[tokio::test]
+async fn an_upgraded_connection_keeps_its_place_among_its_addresss() {
+    let echo = Echo::start().await;
+    let text = file(MANY, "", echo.address) + "[limits]\nconnections_per_address = 1\n";
+    let gateway = Gateway::start(&text).await;
+    let traffic = gateway.traffic;
+    let is_served = async || {
+        let mut caller = TcpStream::connect(traffic).await.unwrap();
+        let asking = format!("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
+        // Closed at once, it may be gone before anything is written.
+        let written = caller.write_all(asking.as_bytes()).await;
+        written.is_ok() && caller.read_u8().await.is_ok()
+    };
+    let mut socket = Socket::of_acme(traffic).await;
+    assert_eq!(socket.say("mine").await.as_deref(), Some("mine"));
+    assert!(!is_served().await, "the one place is taken");
+    drop(socket);
+    eventually("the place is free again", is_served).await;
+}
+
+#[tokio::test]
 async fn a_listener_without_http2_stays_without_it() {
     let service = Service::hello().await;
     let only_1 =
@@ -193,7 +213,7 @@ async fn an_upgraded_connection_may_be_silent_unless_the_file_says_otherwise() {
     let quick = file(MANY, "", echo.address) + "idle_timeout = \"50ms\"\n";
     let gateway = Gateway::start(&quick).await;
     let mut patient = Socket::of_acme(gateway.traffic).await;
-    let text = format!("{quick}[limits]\nupgrade_idle = \"300ms\"\n");
+    let text = format!("{quick}[limits]\nupgrade_idle = \"1s\"\n");
     let strict = Gateway::start(&text).await;
     let mut silent = Socket::of_acme(strict.traffic).await;
     assert_eq!(silent.say("hello").await.as_deref(), Some("hello"));
@@ -204,7 +224,8 @@ async fn an_upgraded_connection_may_be_silent_unless_the_file_says_otherwise() {
 #[tokio::test]
 async fn the_drain_lets_them_run_up_to_its_bound() {
     let echo = Echo::start().await;
-    let mut gateway = Gateway::start(&file(MANY, "", echo.address)).await;
+    let text = file(MANY, "", echo.address).replace("finish = \"2s\"", "finish = \"4s\"");
+    let mut gateway = Gateway::start(&text).await;
     let traffic = gateway.traffic;
     let mut leaving = Socket::of_acme(traffic).await;
     let mut staying = Socket::of_acme(traffic).await;
