@@ -49,10 +49,13 @@ pub(super) fn networks(
     for (index, text) in super::read::texts(fields, name, problems).iter().enumerate() {
         let alone = text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from).ok();
         match text.parse::<ipnet::IpNet>().ok().or(alone) {
-            Some(network) => networks.push(network.trunc()),
-            None => {
+            Some(network) if network.addr().to_canonical() == network.addr() => {
+                networks.push(network.trunc());
+            }
+            Some(_) | None => {
                 let place = format!("{}[{index}]", fields.path(name));
-                wrong(problems, place, format!("must be like `10.0.0.0/8`, not `{text}`"));
+                let what = "must be a network or an address, like `10.0.0.0/8` or `2001:db8::1`";
+                wrong(problems, place, what);
             }
         }
     }

@@ -239,10 +239,8 @@ fn anonymous_callers_need_a_plan_and_proxies_are_networks() {
     assert_eq!(found, ["client.anonymous.free: is how anonymous callers are counted"]);
     let listen = "[listen.main]\ntrusted_proxies = [\"10.0.0.0/8\", \"::1\", \"10.0.0.0/33\"]\n";
     let found = errors(&format!("{listen}{REST}"));
-    assert_eq!(
-        found,
-        ["listen.main.trusted_proxies[2]: must be like `10.0.0.0/8`, not `10.0.0.0/33`"]
-    );
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("listen.main.trusted_proxies[2]: must be a network"), "{found:?}");
 }
 
 #[test]
