@@ -20,6 +20,7 @@ use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
 use crate::server::{self, Bound, PerAddress, Shared};
 use crate::store_watch;
+use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
 use crate::upstream::names::{Resolve, SystemNames};
 
@@ -212,6 +213,7 @@ pub async fn serve_with<S: BucketStore>(
     announce(&context, &bound, operations_at);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
+        upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
         edge: Arc::clone(&edge),
         routes: config.routes,
         upstreams,
@@ -262,6 +264,7 @@ fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSetti
         pepper,
         records_per_s,
         keys: CacheBounds::default(),
+        anonymous: config.anonymous.clone(),
         region: config.limits.region_share,
     })
 }

@@ -26,6 +26,9 @@ use crate::upstream::tls::UpstreamTls;
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
 mod upstream; // where services are, and how they are used
+mod anonymous; // callers that are known by their address alone
+mod cors; // which pages may read a route's answers
+mod limits; // bounds that are more than a number
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
 mod proxies; // who may speak for callers
@@ -53,6 +56,8 @@ pub struct Config {
     pub deadline: Duration,
     /// Where plans and keys come from.
     pub policy: PolicyChoice,
+    /// The plan of callers that are known by their address alone.
+    pub anonymous: Option<String>,
     /// Routes, most specific first.
     pub routes: RouteTable,
     /// Upstreams; routes name them by index.
@@ -72,7 +77,7 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// Connections begin with a header of the PROXY protocol, and come from trusted proxies only.
     pub proxy_protocol: bool,
-    /// Networks whose word about a caller's address is believed.
+    /// Proxies whose word about callers is believed.
     pub trusted_proxies: Vec<IpNet>,
 }
 
@@ -125,8 +130,19 @@ pub struct Bounds {
     pub connections_per_address: usize,
     /// Open HTTP/2 streams of a connection.
     pub h2_streams: u32,
+    /// Bounds of connections that left HTTP.
+    pub upgrades: UpgradeRules,
     /// The part of each plan's capacity and rate that belongs to this region.
     pub region_share: RegionShare,
+}
+
+/// Bounds of connections that left HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpgradeRules {
+    /// Of one client at a time; beyond it 429.
+    pub per_client: usize,
+    /// Longest silence, if there is a bound.
+    pub idle: Option<Duration>,
 }
 
 /// How the gateway ends.

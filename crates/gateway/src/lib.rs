@@ -19,14 +19,20 @@ mod assembly; // the concrete store, policy source, sink
 mod server; // ① listeners, workers
 mod pipeline; // the corridor
 mod stream; // connections, in clear or over TLS
+mod peer; // the other end of a connection
 mod body; // the two body streams
 pub mod route; // ② host, path, method → route
 mod credential; // headers → the key that was shown
 mod headers; // hygiene both ways
+mod forwarded; // what trusted proxies say
+mod anonymous; // the address that a request without a key counts for
 pub mod pairing; // the service's own decision
 mod reply; // what the gateway says by itself
+pub mod cors; // which pages may read answers
+mod grpc; // refusals that gRPC callers understand
 mod linger; // the body of a refused request
 pub mod upstream; // ⑥ forwards
+mod upgrade; // connections that leave HTTP
 mod ops; // the operations port
 mod metrics; // what the rim counts
 mod store_watch; // what the log is told of Redis

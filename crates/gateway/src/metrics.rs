@@ -61,6 +61,10 @@ pub(crate) struct Metrics {
     pub connections_refused: Counter,
     /// Of connections before their first request.
     pub listen: ListenMetrics,
+    /// Connections that have left HTTP, so far.
+    pub upgrades: Counter,
+    /// Those that are open.
+    pub upgraded: Gauge,
     /// From arrival to decision.
     pub added: AddedTime,
 }
@@ -84,6 +88,8 @@ impl Metrics {
             connections: Gauge::default(),
             connections_refused: Counter::default(),
             listen: ListenMetrics::register(registry),
+            upgrades: Counter::default(),
+            upgraded: Gauge::default(),
             added: AddedTime::default(),
         };
         let r = registry;
@@ -92,6 +98,10 @@ impl Metrics {
         r.register("weir_gateway_connections", help, metrics.connections.clone());
         let help = "Connections closed at once because their address had too many";
         r.register("weir_gateway_connections_refused", help, metrics.connections_refused.clone());
+        let help = "Connections that left HTTP for another protocol";
+        r.register("weir_gateway_upgrades", help, metrics.upgrades.clone());
+        let help = "Open connections that have left HTTP";
+        r.register("weir_gateway_upgraded_connections", help, metrics.upgraded.clone());
         let help = "Time from a request's arrival to its decision";
         r.register("weir_gateway_added_seconds", help, metrics.added.clone());
         metrics

@@ -17,7 +17,9 @@ use tokio::sync::oneshot;
 
 use crate::config::{Bounds, DrainRules, Listener};
 use crate::metrics::Metrics;
+use crate::peer::Proxies;
 use crate::route::RouteTable;
+use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
 
 mod connections; // how many, and from where
@@ -67,6 +69,7 @@ pub(crate) struct Shared<S> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain: daemon::Drain,
     pub(crate) addresses: PerAddress,
+    pub(crate) upgrades: Upgrades,
 }
 
 impl<S> Shared<S> {
@@ -88,6 +91,8 @@ pub(crate) struct Bound {
     /// Its name and what it shows to callers, if it speaks TLS.
     pub certificates: Option<(String, Certificates)>,
     http2: bool,
+    /// Proxies whose word about callers is believed.
+    proxies: Proxies,
     opening: Opening,
     /// One socket for each worker.
     sockets: Vec<std::net::TcpListener>,
@@ -108,10 +113,10 @@ pub(crate) fn bind(listener: &Listener, workers: usize) -> Result<Bound, ServeEr
         address = socket.local_addr().map_err(|error| ServeError::Bind(address, error))?;
         sockets.push(socket);
     }
+    let proxies: Proxies = listener.trusted_proxies.as_slice().into();
     let tls = certificates.as_ref().map(|(_, certificates)| certificates.acceptor());
-    let trusted = listener.proxy_protocol.then(|| listener.trusted_proxies.as_slice().into());
-    let opening = Opening { trusted, tls };
-    Ok(Bound { address, certificates, http2: listener.http2, opening, sockets })
+    let opening = Opening { trusted: listener.proxy_protocol.then(|| Arc::clone(&proxies)), tls };
+    Ok(Bound { address, certificates, http2: listener.http2, proxies, opening, sockets })
 }
 
 fn certificates(listener: &Listener) -> Result<Option<(String, Certificates)>, ServeError> {
@@ -150,14 +155,14 @@ pub(crate) async fn run<S: BucketStore>(
     workers: usize,
 ) -> Result<(), ServeError> {
     let mut ends = Vec::with_capacity(workers);
-    let mut entrances: Vec<_> = bound
+    let mut sockets: Vec<_> = bound
         .into_iter()
-        .map(|bound| (bound.http2, bound.opening, bound.sockets.into_iter()))
+        .map(|bound| (bound.http2, bound.proxies, bound.opening, bound.sockets.into_iter()))
         .collect();
     for number in 0..workers {
-        let own = entrances.iter_mut().filter_map(|(http2, opening, sockets)| {
-            let (socket, opening) = (sockets.next()?, opening.clone());
-            Some(Entrance { socket, http2: *http2, opening })
+        let own = sockets.iter_mut().filter_map(|(http2, proxies, opening, sockets)| {
+            let (http2, proxies, opening) = (*http2, Arc::clone(proxies), opening.clone());
+            Some(Entrance { socket: sockets.next()?, http2, proxies, opening })
         });
         let worker = Worker::new(Arc::clone(&shared), own.collect());
         let (ended, end) = oneshot::channel();

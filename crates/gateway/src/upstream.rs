@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use edge::limiter::Clock;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Request, Uri, Version};
+use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 use http_body::Body;
 use tokio::time::Instant;
 
@@ -167,6 +167,8 @@ pub(crate) struct Answer {
     pub response: http::Response<ReplyBody>,
     /// Which endpoint gave it.
     pub instance: SocketAddr,
+    /// Counts a connection that leaves HTTP among the endpoint's requests, as long as it lives.
+    pub switched: Option<InFlight>,
 }
 
 /// Why there is none.
@@ -311,6 +313,10 @@ impl Way {
     ) -> Answer {
         let instance = out.0.address;
         let idle = self.upstream.config.idle_timeout;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let response = response.map(|_none| ReplyBody::Empty);
+            return Answer { response, instance, switched: Some(out) };
+        }
         let response = response.map(|body| {
             if body.is_end_stream() {
                 lease.give_back();
@@ -319,7 +325,7 @@ impl Way {
                 ReplyBody::Service(Download::new(body, idle, end, lease, out))
             }
         });
-        Answer { response, instance }
+        Answer { response, instance, switched: None }
     }
 }
 
@@ -327,13 +333,16 @@ fn not_answered(reason: Failed, request: Option<Request<Upload>>) -> NotAnswered
     NotAnswered { reason, unread: request.and_then(|request| request.into_body().unread()) }
 }
 
-/// Whether a response can be passed on: final (nobody asked for another protocol), and with one
-/// length. The connection it came from is in doubt otherwise.
+/// Whether a response can be passed on: final (or the end of HTTP on its connection, of which the
+/// pipeline knows whether anybody asked for it), and with one length. The connection it came from
+/// is in doubt otherwise.
 fn is_whole(response: &http::Response<Incoming>) -> bool {
     let headers = response.headers();
     let two_lengths =
         headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH);
-    !response.status().is_informational() && !two_lengths && is_chunked_or_nothing(headers)
+    let interim = response.status().is_informational()
+        && response.status() != StatusCode::SWITCHING_PROTOCOLS;
+    !interim && !two_lengths && is_chunked_or_nothing(headers)
 }
 
 /// HTTP/1.1 takes the path, and the host from the caller's `Host`; HTTP/2 takes a whole address.

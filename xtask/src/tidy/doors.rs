@@ -43,6 +43,7 @@ const GATEWAY_ENGINE: &[&str] = &[
     "crates/gateway/src/upstream",
     "crates/gateway/src/body",
     "crates/gateway/src/linger",
+    "crates/gateway/src/upgrade",
 ];
 
 const DOORS: &[Door] = &[

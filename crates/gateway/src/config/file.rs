@@ -21,7 +21,7 @@ use super::read::{
 use super::upstream::upstream;
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    proxies, standalone, store, tls,
+    anonymous, cors, limits, proxies, standalone, store, tls,
 };
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
 
@@ -67,6 +67,8 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
     let routes = routes(list(fields, "route", problems), &upstreams, problems);
     let operations = operations(table(fields, "operations"), beside, problems);
     refuse_own_port(&operations, &upstreams, problems);
+    let policy = policy(fields, beside, problems);
+    let anonymous = anonymous::read(table(fields, "anonymous"), &routes, &policy, problems);
     Config {
         workers,
         listeners: listeners(named(fields, "listen", problems), beside, problems),
@@ -75,7 +77,8 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
         drain: drain(table(fields, "drain"), problems),
         store,
         deadline,
-        policy: policy(fields, beside, problems),
+        policy,
+        anonymous,
         routes,
         upstreams,
     }
@@ -160,6 +163,7 @@ fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
         connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
         connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
         h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),
+        upgrades: limits::upgrades(f, problems),
         region_share: region_share(f, problems),
     };
     fields.finish(problems);
@@ -286,14 +290,17 @@ fn route(
     };
     let auth = parsed(f, "auth", problems, |text| match text {
         "key" => Ok(AuthMode::Key),
+        "anonymous" => Ok(AuthMode::Anonymous),
         "none" => Ok(AuthMode::None),
-        _ => Err("must be key or none"),
+        _ => Err("must be key, anonymous or none"),
     });
     let failure = parsed(f, "failure", problems, |text| match text {
         "plan" => Ok(None),
         _ => text.parse::<FailurePolicy>().map(Some),
     });
     let strip_prefix = f.flag("strip_prefix", problems);
+    let place = f.path("cors");
+    let cors = f.get("cors").and_then(|value| cors::read(value, &place, &methods, problems));
     if strip_prefix && exact {
         wrong(problems, f.path("strip_prefix"), "an exact path has no prefix to strip");
     }
@@ -305,6 +312,7 @@ fn route(
         methods,
         upstream: index?,
         strip_prefix,
+        cors: cors.map(Box::new),
         number,
         terms: Arc::new(RouteTerms {
             name: name.map_or_else(|| upstream.name.clone(), |name| name.to_string()),

@@ -1,4 +1,5 @@
-//! `proxy_protocol` and `trusted_proxies` of a listener: who may say where a caller is.
+//! `trusted_proxies` and `proxy_protocol` of a listener: who may say where a caller is, by which
+//! words.
 
 use std::net::IpAddr;
 
@@ -7,10 +8,11 @@ use wire::strict::{Fields, Problems};
 
 use super::read::{texts, wrong};
 
-/// Most networks of one listener: each connection is compared with all of them.
+/// Most networks of one listener: each connection is compared with all of them, and so is what
+/// trusted ones say.
 const NETWORKS_MAX: usize = 1_000;
 
-/// Whether the PROXY protocol is spoken, and by whom.
+/// Whether the PROXY protocol is spoken, and who is believed, in it or in header fields.
 pub(super) fn listener(fields: &mut Fields<'_>, problems: &mut Problems) -> (bool, Vec<IpNet>) {
     const NAME: &str = "trusted_proxies";
     let spoken = fields.flag("proxy_protocol", problems);
@@ -21,10 +23,6 @@ pub(super) fn listener(fields: &mut Fields<'_>, problems: &mut Problems) -> (boo
     if spoken && given.is_empty() {
         let what = "needs `trusted_proxies`: nobody else may say where a caller is";
         wrong(problems, fields.path("proxy_protocol"), what);
-    }
-    if !spoken && !given.is_empty() {
-        let what = "is of use with `proxy_protocol = true` only";
-        wrong(problems, fields.path(NAME), what);
     }
     let mut networks = Vec::new();
     for (index, text) in given.into_iter().enumerate() {

@@ -24,6 +24,7 @@ use super::Shared;
 use super::opening::{Caller, Opened, Opening};
 use super::patience::{Patient, UNREAD_MAX};
 use crate::config::Bounds;
+use crate::peer::{Peer, Place, Proxies};
 use crate::pipeline::Pipeline;
 use crate::stream::Transport;
 use crate::upstream::Way;
@@ -51,6 +52,8 @@ pub(crate) struct Entrance {
     pub socket: std::net::TcpListener,
     /// HTTP/2 beside HTTP/1.1.
     pub http2: bool,
+    /// Proxies whose word about callers is believed.
+    pub proxies: Proxies,
     /// What comes before HTTP.
     pub opening: Opening,
 }
@@ -63,6 +66,7 @@ struct Port {
 
 /// What its connections meet.
 struct Door {
+    proxies: Proxies,
     opening: Opening,
     engine: auto::Builder<TokioExecutor>,
 }
@@ -92,10 +96,12 @@ impl<S: BucketStore> Worker<S> {
             clock: Arc::clone(&shared.clock),
             body_bound: shared.bounds.body_bytes,
             drain: shared.drain.clone(),
+            upgrades: shared.upgrades.clone(),
         });
         let mut ports = Vec::new();
-        for Entrance { socket, http2, opening } in self.entrances {
-            let door = Arc::new(Door { opening, engine: engine(&shared.bounds, http2) });
+        for Entrance { socket, http2, proxies, opening } in self.entrances {
+            let door = Door { proxies, opening, engine: engine(&shared.bounds, http2) };
+            let door = Arc::new(door);
             ports.push(Port { listener: TcpListener::from_std(socket)?, door });
         }
         let open = GracefulShutdown::new();
@@ -106,7 +112,8 @@ impl<S: BucketStore> Worker<S> {
             () = drained(&shared) => {}
         }
         drop(ports);
-        if tokio::time::timeout(shared.drain_rules.finish, open.shutdown()).await.is_err() {
+        let ended = async { tokio::join!(open.shutdown(), shared.upgrades.ended()) };
+        if tokio::time::timeout(shared.drain_rules.finish, ended).await.is_err() {
             tracing::warn!("requests under way at the end of the drain were cut off");
         }
         Ok(())
@@ -185,24 +192,23 @@ fn take<S: BucketStore>(
                 () = drained(&own) => None,
             };
             let Some(Opened { stream, peer, entered }) = opened else { return Ok(()) };
-            let ended = watcher.watch(serve(&door, stream, peer, &own, &pipeline)).await;
-            drop(entered);
-            ended
+            let place: Place = Arc::new((permit, entered));
+            watcher.watch(serve(&door, stream, peer, place, &own, &pipeline)).await
         };
-        run(connection, permit, shared);
+        run(connection, shared);
     } else {
         let Some(entered) = shared.enter(peer.ip()) else { return };
-        let served = serve(door, Transport::Clear(stream), peer.ip(), shared, pipeline);
-        run(open.watch(served), (permit, entered), shared);
+        let place: Place = Arc::new((permit, entered));
+        let stream = Transport::Clear(stream);
+        run(open.watch(serve(door, stream, peer.ip(), place, shared, pipeline)), shared);
     }
 }
 
 type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Runs a connection; `held` is let go at its end.
+/// Runs a connection, which holds its place.
 fn run<S>(
     connection: impl Future<Output = Result<(), ConnectionError>> + Send + 'static,
-    held: impl Send + 'static,
     shared: &Shared<S>,
 ) {
     let metrics = Arc::clone(&shared.metrics);
@@ -212,25 +218,29 @@ fn run<S>(
             tracing::debug!(%error, "connection ended");
         }
         metrics.connections.dec();
-        drop(held);
     });
 }
 
-/// The HTTP of one connection.
+/// The HTTP of one connection; `place` is held to its end, whatever protocol it speaks by then.
 fn serve<S: BucketStore>(
     door: &Door,
     stream: Caller,
     peer: IpAddr,
+    place: Place,
     shared: &Shared<S>,
     pipeline: &Arc<Pipeline<S>>,
 ) -> impl GracefulConnection<Error = ConnectionError> + Send + 'static + use<S> {
-    let (pipeline, forwarded) = (Arc::clone(pipeline), Arc::new(door.opening.forwarded_by(peer)));
+    let forwarded = door.opening.forwarded_by(peer);
+    let peer = Arc::new(Peer::new(peer, forwarded, &door.proxies, place));
+    let pipeline = Arc::clone(pipeline);
     let service = service_fn(move |request| {
-        let (pipeline, forwarded) = (Arc::clone(&pipeline), Arc::clone(&forwarded));
-        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &forwarded).await) }
+        let (pipeline, peer) = (Arc::clone(&pipeline), Arc::clone(&peer));
+        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &peer).await) }
     });
-    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX);
-    door.engine.serve_connection(TokioIo::new(stream), service).into_owned()
+    // With upgrades the engine reads the version also where it is told to speak HTTP/1 only.
+    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX)
+        .without_http2(!door.engine.is_http2_available());
+    door.engine.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
 }
 
 /// The HTTP engine with its bounds. Without a timer its deadlines would silently be off.

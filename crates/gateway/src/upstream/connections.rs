@@ -139,7 +139,7 @@ impl Connections {
         } else {
             let (sender, connection) =
                 http1::Builder::new().handshake(io).await.map_err(io::Error::other)?;
-            run(connection);
+            run(connection.with_upgrades());
             Ok(Sender::Http1(sender))
         }
     }

@@ -5,17 +5,23 @@
 mod support; // a whole world in a few lines
 
 #[cfg(test)]
+mod anonymous; // callers without a key
+#[cfg(test)]
 mod balance; // which endpoint, by load, turn or key
 #[cfg(test)]
 mod bodies; // streams, refused bodies, bounds
 #[cfg(test)]
 mod config; // every mistake at once
 #[cfg(test)]
+mod cors; // pages of other origins
+#[cfg(test)]
 mod drain; // a clean end
 #[cfg(test)]
 mod failure; // without a store, without a service
 #[cfg(test)]
 mod faults; // services that do what no service should
+#[cfg(test)]
+mod grpc; // calls, trailers, refusals
 #[cfg(test)]
 mod health; // away and back again
 #[cfg(test)]
@@ -38,6 +44,8 @@ mod retries; // what is sent again, and what never
 mod routes; // host, path, method
 #[cfg(test)]
 mod tls; // certificates, old and new
+#[cfg(test)]
+mod upgrades; // connections that leave HTTP
 #[cfg(test)]
 mod upstream_file; // the upstream part of the file
 #[cfg(test)]

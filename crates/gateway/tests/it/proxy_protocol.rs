@@ -208,7 +208,6 @@ fn every_mistake_about_proxies_is_told_with_its_place() {
     for (listen, place, what) in [
         ("proxy_protocol = true", "listen.main.proxy_protocol", "trusted_proxies"),
         ("proxy_protocol = \"v2\"", "listen.main.proxy_protocol", ""),
-        ("trusted_proxies = [\"10.0.0.0/8\"]", "listen.main.trusted_proxies", "proxy_protocol"),
         (
             "proxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\", \"10.0.0.0/33\"]",
             "listen.main.trusted_proxies[1]",

@@ -4,6 +4,7 @@ pub(crate) mod caller;
 pub(crate) mod plane;
 pub(crate) mod scripted;
 pub(crate) mod service;
+pub(crate) mod socket;
 pub(crate) mod tls;
 
 use std::net::SocketAddr;
