@@ -376,7 +376,7 @@ impl Way {
     fn answer(&self, response: http::Response<Incoming>, lease: Lease, out: InFlight) -> Answer {
         let instance = out.0.address;
         let idle = self.upstream.config.idle_timeout;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
             let response = response.map(|_none| ReplyBody::Empty);
             return Answer { response, instance, switched: Some(out) };
         }
@@ -407,7 +407,7 @@ fn is_whole(response: &http::Response<Incoming>) -> bool {
     let two_lengths =
         headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH);
     let interim = response.status().is_informational()
-        && response.status() != StatusCode::SWITCHING_PROTOCOLS;
+        && response.status() != http::StatusCode::SWITCHING_PROTOCOLS;
     !interim && !two_lengths && is_chunked_or_nothing(headers)
 }
 
