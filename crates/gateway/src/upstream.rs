@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use edge::limiter::Clock;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
+use http::{HeaderMap, Method, Request, Uri, Version};
 use http_body::Body;
 use tokio::time::Instant;
 
@@ -313,7 +313,7 @@ impl Way {
     ) -> Answer {
         let instance = out.0.address;
         let idle = self.upstream.config.idle_timeout;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
             let response = response.map(|_none| ReplyBody::Empty);
             return Answer { response, instance, switched: Some(out) };
         }
@@ -341,7 +341,7 @@ fn is_whole(response: &http::Response<Incoming>) -> bool {
     let two_lengths =
         headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH);
     let interim = response.status().is_informational()
-        && response.status() != StatusCode::SWITCHING_PROTOCOLS;
+        && response.status() != http::StatusCode::SWITCHING_PROTOCOLS;
     !interim && !two_lengths && is_chunked_or_nothing(headers)
 }
 
