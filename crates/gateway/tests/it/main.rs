@@ -47,6 +47,8 @@ mod tls; // certificates, old and new
 #[cfg(test)]
 mod upgrades; // connections that leave HTTP
 #[cfg(test)]
+mod upgrades_tls; // the same over TLS
+#[cfg(test)]
 mod upstream_file; // the upstream part of the file
 #[cfg(test)]
 mod upstream_tls; // services that show who they are

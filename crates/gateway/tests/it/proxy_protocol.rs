@@ -95,6 +95,30 @@ async fn a_trusted_balancer_says_where_the_caller_is() {
 }
 
 #[tokio::test]
+async fn who_counts_is_the_caller_that_the_balancer_names() {
+    let service = Service::hello().await;
+    let route = "upstream = \"up\"\nauth = \"anonymous\"\n[anonymous]\nplan = \"free\"\n\
+        [plan.free]\nburst = { capacity = 1, refill = \"1/d\" }\n";
+    let text = text(service.address, TRUSTED).replacen("upstream = \"up\"\n", route, 1);
+    let gateway = Gateway::start(&text).await;
+    for (named, written, status) in [
+        ("198.51.100.7", "203.0.113.1", "200"),
+        ("198.51.100.7", "203.0.113.2", "429"), // its own words choose no bucket
+        ("198.51.100.8", "198.51.100.7", "200"),
+        ("127.0.0.3", "198.51.100.7", "429"), // a trusted proxy's do
+        ("127.0.0.3", "198.51.100.9", "200"),
+    ] {
+        let request = format!(
+            "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-forwarded-for: {written}\r\n\r\n"
+        );
+        let answered = answer(gateway.traffic, &[&from(named), request.as_bytes()]).await;
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(answered.starts_with(&expected), "{named} {written}: {answered}");
+    }
+    assert_eq!(service.last().headers["x-forwarded-for"], "198.51.100.9, 127.0.0.3");
+}
+
+#[tokio::test]
 async fn a_forged_header_of_anybody_else_gets_no_answer() {
     let service = Service::hello().await;
     let listen = TRUSTED.replace("127.0.0.0/8", "192.0.2.0/24\", \"2001:db8::1");

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{KEY, PATIENCE};
@@ -24,7 +24,7 @@ pub(crate) fn handshake(key: &str, more: &str) -> String {
 }
 
 /// Reads to the end of a head.
-pub(crate) async fn head(stream: &mut TcpStream) -> String {
+pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {

@@ -20,6 +20,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ProtocolVersion, RootCertStore};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{KEY, PATIENCE, Reply};
@@ -98,6 +99,21 @@ impl<'a> Wants<'a> {
         Wants { trusts, alpn: &[], own: None, versions: rustls::ALL_VERSIONS }
     }
 
+    /// Shakes hands, asking for `name`, and says nothing yet.
+    pub(crate) async fn connect(
+        &self,
+        to: SocketAddr,
+        name: &str,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        self.shake(TcpStream::connect(to).await?, name).await
+    }
+
+    async fn shake(&self, stream: TcpStream, name: &str) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let shaking = TlsConnector::from(self.config()).connect(name, stream);
+        tokio::time::timeout(PATIENCE, shaking).await.expect("an end in time")
+    }
+
     fn config(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.trusts.0.der().clone()).unwrap();
@@ -140,9 +156,7 @@ impl Https {
 
     /// The same over a connection that was begun.
     pub(crate) async fn over(stream: TcpStream, name: &str, wants: Wants<'_>) -> io::Result<Https> {
-        let name = ServerName::try_from(name.to_owned()).unwrap();
-        let shaking = TlsConnector::from(wants.config()).connect(name, stream);
-        let stream = tokio::time::timeout(PATIENCE, shaking).await.expect("an end in time")?;
+        let stream = wants.shake(stream, name).await?;
         let (_, session) = stream.get_ref();
         let shown = session.peer_certificates().unwrap()[0].clone().into_owned();
         let version = session.protocol_version().unwrap();
