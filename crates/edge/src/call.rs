@@ -66,6 +66,8 @@ pub struct RouteTerms {
 pub enum AuthMode {
     /// Holders of a valid API key, within their plan.
     Key,
+    /// Everybody, each address within the plan of anonymous callers.
+    Anonymous,
     /// Everybody: nobody is identified and nothing is limited.
     None,
 }

@@ -19,10 +19,11 @@ use wire::plan::{PlanLimits, Scope};
 use wire::policy::ClientValue;
 use wire::rollout::Phase;
 
-use crate::call::{Admission, AuthMode, Call, Observed, Refusal};
+use crate::anonymous::{self, Anonymous};
+use crate::call::{Admission, AuthMode, Call, Observed, Presented, Refusal};
 use crate::enforce::{self, Verdict};
-use crate::identify::{self, Subject};
-use crate::key_cache::{CacheBounds, KeyCache, lookup};
+use crate::identify::{self, Pass, Subject};
+use crate::key_cache::{CacheBounds, KeyCache, Known, lookup};
 use crate::metrics::EdgeMetrics;
 use crate::plan_book::{Offer, PlanBook, PlanEntry, Shelf, version_at};
 use crate::plan_source::{PolicySource, file, http};
@@ -57,6 +58,8 @@ pub struct EdgeSettings {
     pub records_per_s: u32,
     /// Bounds of the key cache.
     pub keys: CacheBounds,
+    /// The plan of callers that are known by their address alone.
+    pub anonymous: Option<String>,
     /// The part of each plan that belongs to this region.
     pub region: RegionShare,
 }
@@ -97,6 +100,7 @@ pub struct Edge<S> {
     limiter: Limiter<S>,
     clock: Arc<dyn Clock>,
     pepper: Pepper,
+    anonymous: Option<Anonymous>,
     versions: VersionSource,
     shelf: Arc<Shelf>,
     keys: Arc<KeyCache>,
@@ -146,6 +150,7 @@ impl<S: BucketStore> Edge<S> {
             outbox,
             feed: Arc::new(http::Feed::new(&settings, boot)),
             pepper: settings.pepper,
+            anonymous: settings.anonymous.map(|plan| Anonymous::new(plan, versions)),
             source,
             metrics,
             stop: tokio::sync::watch::Sender::new(false),
@@ -159,16 +164,10 @@ impl<S: BucketStore> Edge<S> {
     /// Rooms ③, ④ and ⑤. Waits for the limiter, within its deadline; for an unknown key also for
     /// one look-up, within a second; for nothing else.
     pub async fn admit(&self, call: &Call<'_>) -> Admission {
-        match call.route.auth {
+        let holder = match call.route.auth {
             AuthMode::None => return Admission::Forward(self.ticket(None)),
-            AuthMode::Key => {}
-        }
-        let now_ms = self.clock.now().us() / 1_000;
-        let holder = match identify::holder(call.presented, &self.keys, &self.pepper, now_ms).await
-        {
-            // Ours is the mistake, so it is not told as the caller's.
-            Err(Refusal::KeyInvalid) if self.feed.is_blind() => Err(Refusal::NoPolicy),
-            holder => holder,
+            AuthMode::Anonymous => anonymous::caller(self.anonymous.as_ref(), call.presented),
+            AuthMode::Key => self.key_holder(call.presented).await,
         };
         let subject = holder.and_then(|known| match self.shelf.current().as_ref() {
             Some(book) => Ok(Subject::new(known, book, call.request_id)),
@@ -183,6 +182,15 @@ impl<S: BucketStore> Edge<S> {
             return self.refused(refusal, Some(decided));
         }
         self.decide(call, subject).await
+    }
+
+    async fn key_holder(&self, presented: Presented<'_>) -> Result<Arc<Known>, Refusal> {
+        let now_ms = self.clock.now().us() / 1_000;
+        match identify::holder(presented, &self.keys, &self.pepper, now_ms).await {
+            // Ours is the mistake, so it is not told as the caller's.
+            Err(Refusal::KeyInvalid) if self.feed.is_blind() => Err(Refusal::NoPolicy),
+            holder => holder,
+        }
     }
 
     /// Rooms ④ and ⑤ for a known subject.
@@ -259,6 +267,18 @@ impl<S: BucketStore> Edge<S> {
 
     fn ticket(&self, decided: Option<Decided>) -> Ticket {
         Ticket::new(decided, Arc::clone(&self.recorder))
+    }
+
+    /// What a connection that is to outlive its request came in with.
+    pub fn pass(&self, presented: Presented<'_>) -> Pass {
+        Pass::of(presented, &self.pepper)
+    }
+
+    /// Whether a connection may stay: its key still opens and its client may still call. Costs a
+    /// look into the cache, and waits for at most one look-up if the key has left it.
+    pub async fn may_stay(&self, pass: Pass) -> bool {
+        // Where keys cannot be told from invented ones, what was good stays good.
+        self.feed.is_blind() || pass.is_good(&self.keys, self.clock.now().us() / 1_000).await
     }
 
     /// Room ⑦: the request has ended. Never waits and cannot fail.

@@ -31,7 +31,8 @@ impl Subject {
         let client = known.client.id.as_str();
         let record = book.rollout().map(|_active| RecordSeed {
             request_id: request_id.into(),
-            sampled: book.samples(client),
+            // Anonymous callers are no sample of anybody.
+            sampled: known.key_id().is_some() && book.samples(client),
         });
         Subject {
             plan: book.plan(&known.client.plan).cloned(),
@@ -78,6 +79,35 @@ async fn unseen(
         Found::Known(known) => Ok(known),
         Found::Nobody => Err(Refusal::KeyInvalid),
         Found::NotTold { retry } => Err(Refusal::KeyUnverified { retry }),
+    }
+}
+
+/// What a connection came in with that outlives its request, to ask later whether it still may
+/// stay. Of a key it keeps the stored form only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pass(Option<KeyHash>);
+
+impl Pass {
+    pub(crate) fn of(presented: Presented<'_>, pepper: &Pepper) -> Pass {
+        Pass(match presented {
+            Presented::Key(text) => Some(KeyHash::of_key(text, pepper)),
+            Presented::Nothing | Presented::Address(_) => None,
+        })
+    }
+
+    /// Whether its key would still open at `now_ms`. A key that is not known any more is asked
+    /// about again; as long as nobody can be asked, what was good stays good.
+    pub(crate) async fn is_good(self, keys: &KeyCache, now_ms: u64) -> bool {
+        let Some(hash) = self.0 else { return true };
+        let known = match keys.get(&hash, now_ms) {
+            Some(known) => known,
+            None => match keys.find(hash, now_ms).await {
+                Found::Known(known) => known,
+                Found::Nobody => return false,
+                Found::NotTold { .. } => return true,
+            },
+        };
+        known.opens(now_ms) && may_call(&known).is_ok()
     }
 }
 

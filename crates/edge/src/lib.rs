@@ -13,6 +13,7 @@
 mod call; // what a rim gives and gets
 mod edge; // start here: admit, done
 mod enforce; // (phase, decision) → verdict
+mod anonymous; // address → subject
 mod identify; // presented key → subject
 mod key_cache; // keys on demand, bounded
 mod metrics; // every metric of the decisions
@@ -22,12 +23,14 @@ mod region; // a region's part of every plan
 mod record; // what is kept about a request
 mod ticket; // an admitted request, until it has ended
 
+pub use anonymous::{anonymous_client, prefix_of};
 pub use call::{
     Admission, AuthMode, Call, Observed, Presented, Refusal, RouteTerms, Seen, Told, ToldLimit,
     ToldTightest,
 };
 pub use edge::{Background, Edge, EdgeSettings, InspectError, Inspection};
 pub use enforce::{Verdict, verdict};
+pub use identify::Pass;
 pub use key_cache::CacheBounds;
 pub use metrics::EdgeMetrics;
 pub use plan_book::{Offer, PhaseRule, PlanBook, PlanEntry};

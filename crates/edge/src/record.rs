@@ -166,7 +166,7 @@ fn record(
         seq,
         request_id: seed.request_id.clone().into(),
         client: client.id.clone(),
-        key_id: Some(decided.known.key_id.clone()),
+        key_id: decided.known.key_id().map(str::to_owned),
         plan: client.plan.clone(),
         plan_version: decided.version.0,
         revision: decided.revision,

@@ -102,7 +102,7 @@ impl Ticket {
 
     /// Public id of the key.
     pub fn key_id(&self) -> Option<&str> {
-        self.decided.as_ref().map(|decided| decided.known.key_id.as_str())
+        self.decided.as_ref().and_then(|decided| decided.known.key_id())
     }
 
     /// The client's phase.

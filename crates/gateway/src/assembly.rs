@@ -20,7 +20,9 @@ use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
 use crate::server::{self, Bound, PerAddress, Shared};
 use crate::store_watch;
+use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
+use crate::upstream::names::{Resolve, SystemNames};
 
 /// Longest wait for records to leave at the end.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
@@ -77,6 +79,8 @@ pub struct Parts<S> {
     pub source: PolicySource,
     /// Where records go.
     pub evidence: Evidently,
+    /// Where the names of endpoints point.
+    pub names: Arc<dyn Resolve>,
 }
 
 /// Where records go, if anywhere.
@@ -102,7 +106,8 @@ pub async fn serve(config: Config, context: Context) -> Result<(), Failure> {
     let (source, evidence) = policy(&config.policy, clock.as_ref())?;
     let leases = matches!(store.as_ref(), Store::Redis(_));
     let evidence = Evidently(evidence);
-    let parts = Parts { store: Arc::clone(&store), leases, clock, source, evidence };
+    let names = Arc::new(SystemNames);
+    let parts = Parts { store: Arc::clone(&store), leases, clock, source, evidence, names };
     let ended = serve_with(config, parts, context).await;
     if let Store::Redis(store) = store.as_ref() {
         store.shut_down().await;
@@ -193,7 +198,7 @@ pub async fn serve_with<S: BucketStore>(
     for (name, task) in edge.background() {
         context.tasks.spawn(name, task);
     }
-    let upstreams = upstreams(&config, &metrics, &parts.clock, &context).await;
+    let upstreams = upstreams(&config, &metrics, &parts.names, &parts.clock, &context).await;
     let token = config.operations.token.as_ref().map(|token| token_hash(token.expose()));
     let router = ops::router(&edge, token, context.metrics.clone(), context.drain.clone());
     let operations_drain = daemon::Drain::new();
@@ -204,9 +209,11 @@ pub async fn serve_with<S: BucketStore>(
             tracing::error!(%error, "the operations port ended");
         }
     });
+    keep_certificates(&mut bound, &metrics, &context);
     announce(&context, &bound, operations_at);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
+        upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
         edge: Arc::clone(&edge),
         routes: config.routes,
         upstreams,
@@ -222,6 +229,16 @@ pub async fn serve_with<S: BucketStore>(
     }
     operations_drain.start();
     ended.map_err(Failure::other)
+}
+
+/// Looks after the files of all listeners with TLS, if there are any.
+fn keep_certificates(bound: &mut [Bound], metrics: &Metrics, context: &Context) {
+    let taken = bound.iter_mut().filter_map(|bound| bound.certificates.take());
+    let all: Vec<_> = taken.map(|(name, own)| (own, metrics.listen.tls(&name))).collect();
+    if !all.is_empty() {
+        let drain = context.drain.clone();
+        context.tasks.spawn("certificates", server::tls::keep_current(all, drain));
+    }
 }
 
 fn cannot_bind(address: SocketAddr, error: &std::io::Error) -> Failure {
@@ -247,6 +264,7 @@ fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSetti
         pepper,
         records_per_s,
         keys: CacheBounds::default(),
+        anonymous: config.anonymous.clone(),
         region: config.limits.region_share,
     })
 }
@@ -277,12 +295,14 @@ fn ops_url(at: SocketAddr) -> Option<String> {
 async fn upstreams(
     config: &Config,
     metrics: &Metrics,
+    names: &Arc<dyn Resolve>,
     clock: &Arc<dyn Clock>,
     context: &Context,
 ) -> Vec<Arc<Upstream>> {
     let mut upstreams = Vec::new();
     for (config, metrics) in config.upstreams.iter().zip(&metrics.upstreams) {
-        let upstream = Upstream::new(config.clone(), metrics.clone(), Arc::clone(clock));
+        let (names, clock) = (Arc::clone(names), Arc::clone(clock));
+        let upstream = Upstream::new(config.clone(), metrics.clone(), names, clock);
         upstreams.push(Arc::new(upstream));
     }
     let resolved = futures_util::future::join_all(upstreams.iter().map(|up| up.resolve()));

@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 /// A body as the engine hands it over.
 pub(crate) use hyper::body::Incoming;
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::headers::clean_trailers;
 use crate::upstream::InFlight;
@@ -30,6 +30,9 @@ pub(crate) enum BodyError {
     /// No piece came in time.
     #[error("no piece of the body came within {0:?}")]
     Stalled(Duration),
+    /// The time for the whole exchange is over.
+    #[error("the body did not end in time")]
+    Late,
 }
 
 /// How a request body ended.
@@ -217,6 +220,7 @@ pub(crate) enum ReplyBody {
 pub(crate) struct Download {
     body: Incoming,
     idle: Duration,
+    end: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
     lease: Option<Lease>,
@@ -224,12 +228,25 @@ pub(crate) struct Download {
 }
 
 impl Download {
-    /// A body over a leased connection.
-    pub(crate) fn new(body: Incoming, idle: Duration, lease: Lease, out: InFlight) -> Download {
-        Download { body, idle, timer: None, waiting: false, lease: Some(lease), _out: out }
+    /// A body over a leased connection, to be read by `end`.
+    pub(crate) fn new(
+        body: Incoming,
+        idle: Duration,
+        end: Option<Instant>,
+        lease: Lease,
+        out: InFlight,
+    ) -> Download {
+        Download { body, idle, end, timer: None, waiting: false, lease: Some(lease), _out: out }
+    }
+
+    fn is_late(&self) -> bool {
+        self.end.is_some_and(|end| end <= Instant::now())
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.is_late() {
+            return Poll::Ready(Some(Err(BodyError::Late)));
+        }
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(None) => {
                 self.give_back();
@@ -241,7 +258,9 @@ impl Download {
             }
             Poll::Pending => {
                 ready!(self.poll_idle(cx));
-                Poll::Ready(Some(Err(BodyError::Stalled(self.idle))))
+                let error =
+                    if self.is_late() { BodyError::Late } else { BodyError::Stalled(self.idle) };
+                Poll::Ready(Some(Err(error)))
             }
         }
     }
@@ -252,7 +271,8 @@ impl Download {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
         if !self.waiting {
             self.waiting = true;
-            timer.as_mut().reset(tokio::time::Instant::now() + idle);
+            let until = Instant::now() + idle;
+            timer.as_mut().reset(self.end.map_or(until, |end| end.min(until)));
         }
         timer.as_mut().poll(cx)
     }

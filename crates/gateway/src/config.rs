@@ -12,19 +12,30 @@ use std::time::Duration;
 
 use edge::limiter::store::redis::RedisSettings;
 use edge::{FileClient, FileKey, RegionShare};
+use ipnet::IpNet;
 use wire::key::Pepper;
 use wire::plan::PlanSpec;
 
 use crate::pairing::Pairing;
 use crate::route::RouteTable;
+use crate::upstream::balance::Balance;
 use crate::upstream::health::{EjectionRules, ProbeRules};
+use crate::upstream::retry::RetryRules;
+use crate::upstream::tls::UpstreamTls;
 
 mod file; // TOML → Config, every mistake with its path
 mod read; // the small readers it is made of
+mod upstream; // where services are, and how they are used
+mod anonymous; // callers that are known by their address alone
+mod cors; // which pages may read a route's answers
+mod limits; // bounds that are more than a number
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
+mod proxies; // who may speak for callers
+mod tls; // certificates
 
 pub use file::{load, parse};
+pub use tls::{ListenerTls, PairFiles};
 
 /// A whole, checked configuration.
 #[derive(Debug)]
@@ -45,6 +56,8 @@ pub struct Config {
     pub deadline: Duration,
     /// Where plans and keys come from.
     pub policy: PolicyChoice,
+    /// The plan of callers that are known by their address alone.
+    pub anonymous: Option<String>,
     /// Routes, most specific first.
     pub routes: RouteTable,
     /// Upstreams; routes name them by index.
@@ -58,8 +71,14 @@ pub struct Listener {
     pub name: String,
     /// Port 0 takes a free one.
     pub address: SocketAddr,
-    /// HTTP/2 with prior knowledge beside HTTP/1.1.
+    /// HTTP/2 beside HTTP/1.1: by ALPN over TLS, with prior knowledge in clear.
     pub http2: bool,
+    /// Over TLS.
+    pub tls: Option<ListenerTls>,
+    /// Connections begin with a header of the PROXY protocol, and come from trusted proxies only.
+    pub proxy_protocol: bool,
+    /// Proxies whose word about callers is believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 /// The operations port.
@@ -103,14 +122,27 @@ pub struct Bounds {
     pub body_bytes: Option<u64>,
     /// Longest wait for a whole request head, also for its first byte.
     pub head_time: Duration,
+    /// Longest wait for a TLS handshake.
+    pub handshake_time: Duration,
     /// Connections that a worker holds; further ones wait in the kernel's queue.
     pub connections_per_worker: usize,
     /// Connections of one address; further ones are closed at once.
     pub connections_per_address: usize,
     /// Open HTTP/2 streams of a connection.
     pub h2_streams: u32,
+    /// Bounds of connections that left HTTP.
+    pub upgrades: UpgradeRules,
     /// The part of each plan's capacity and rate that belongs to this region.
     pub region_share: RegionShare,
+}
+
+/// Bounds of connections that left HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpgradeRules {
+    /// Of one client at a time; beyond it 429.
+    pub per_client: usize,
+    /// Longest silence, if there is a bound.
+    pub idle: Option<Duration>,
 }
 
 /// How the gateway ends.
@@ -177,15 +209,28 @@ pub struct FileChoice {
     pub keys: Vec<FileKey>,
 }
 
+/// An endpoint, or several under one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// `host:port`.
+    pub name: String,
+    /// Its part of the requests, beside those of others.
+    pub weight: u64,
+}
+
 /// An upstream: endpoints that do the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamConfig {
     /// Its name.
     pub name: String,
-    /// `host:port`; names are resolved again and again.
-    pub endpoints: Vec<String>,
-    /// HTTP/2 with prior knowledge instead of HTTP/1.1.
+    /// Where it is; names are resolved again and again.
+    pub endpoints: Vec<EndpointConfig>,
+    /// How often names are resolved.
+    pub resolve_every: Duration,
+    /// HTTP/2 instead of HTTP/1.1: by ALPN over TLS, with prior knowledge in clear.
     pub http2: bool,
+    /// Over TLS.
+    pub tls: Option<UpstreamTls>,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
     /// Longest wait for the response head after the last byte of the request.
@@ -194,8 +239,20 @@ pub struct UpstreamConfig {
     pub idle_timeout: Duration,
     /// Idle connections are used again for this long; less than the upstream keeps them.
     pub keep_idle: Duration,
-    /// Requests out at one endpoint; beyond it 503.
+    /// Longest exchange, from the first attempt to the end of the response.
+    pub total_timeout: Option<Duration>,
+    /// Requests out at one endpoint; beyond it they wait.
     pub max_connections: usize,
+    /// Requests that wait for room, for `connect_timeout` at most; beyond it 503.
+    pub max_pending: usize,
+    /// Which endpoint a request goes to.
+    pub balance: Balance,
+    /// When a request is sent again.
+    pub retry: RetryRules,
+    /// Below this many usable endpoints, in hundredths of all, all are used.
+    pub panic_percent: usize,
+    /// How long an endpoint's share grows after it came back.
+    pub slow_start: Option<Duration>,
     /// Active probes.
     pub health: Option<ProbeRules>,
     /// Passive ejection.

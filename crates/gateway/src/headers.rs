@@ -19,9 +19,12 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// Tells answers of the gateway from those of a service.
 pub(crate) const SOURCE: HeaderName = HeaderName::from_static("x-weir-source");
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// Addresses that a request came by, each appended by the next.
+pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// How the caller reached the first of them.
+pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// The host the caller asked for.
+pub(crate) const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -53,20 +56,31 @@ const LIMIT_FIELDS: [HeaderName; 8] = [
 pub(crate) struct ForwardedBy {
     address: HeaderValue,
     element: HeaderValue,
+    proto: HeaderValue,
 }
 
 impl ForwardedBy {
     /// Of the peer at `ip`.
     pub(crate) fn new(ip: std::net::IpAddr) -> ForwardedBy {
+        ForwardedBy::by(ip, "http")
+    }
+
+    /// Of a peer that speaks TLS with us.
+    pub(crate) fn over_tls(ip: std::net::IpAddr) -> ForwardedBy {
+        ForwardedBy::by(ip, "https")
+    }
+
+    fn by(ip: std::net::IpAddr, proto: &'static str) -> ForwardedBy {
         let ip = ip.to_canonical();
         let element = match ip {
-            std::net::IpAddr::V4(ip) => format!("for={ip};proto=http"),
-            std::net::IpAddr::V6(ip) => format!("for=\"[{ip}]\";proto=http"),
+            std::net::IpAddr::V4(ip) => format!("for={ip};proto={proto}"),
+            std::net::IpAddr::V6(ip) => format!("for=\"[{ip}]\";proto={proto}"),
         };
         let value = |text: String| {
             HeaderValue::try_from(text).expect("an address is printed in visible ASCII")
         };
-        ForwardedBy { address: value(ip.to_string()), element: value(element) }
+        let proto = HeaderValue::from_static(proto);
+        ForwardedBy { address: value(ip.to_string()), element: value(element), proto }
     }
 }
 
@@ -116,7 +130,7 @@ pub(crate) fn set_identity(headers: &mut HeaderMap, identity: &Identity<'_>) {
     headers.remove(EXPECT);
     headers.insert(FORWARDED, identity.peer.element.clone());
     headers.insert(FORWARDED_FOR, identity.peer.address.clone());
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    headers.insert(FORWARDED_PROTO, identity.peer.proto.clone());
     headers.insert(FORWARDED_HOST, identity.host.clone());
     headers.insert(REQUEST_ID, identity.request_id.clone());
     let named = [(CLIENT, identity.client), (PLAN, identity.plan)];

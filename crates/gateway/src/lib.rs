@@ -5,8 +5,8 @@
 //! [`edge::Edge::admit`] (who is calling, what may they do now, does that count), ⑥ `upstream`
 //! forwards it or `reply` refuses it, ⑦ [`edge::Edge::done`] records what became of it.
 //!
-//! Invariants: a denied request never reaches a service; a request is charged once; what was sent
-//! is never sent again; nothing on the path of a request waits for a log, a record or the control
+//! Invariants: a denied request never reaches a service; a request is charged once; what may have
+//! arrived is sent again only if twice is the same as once; nothing on the path of a request waits for a log, a record or the control
 //! plane. The gateway works without a control plane (its own file), and on without a bucket store
 //! (each plan's failure policy).
 
@@ -18,14 +18,21 @@ pub mod config; // the file, judged whole
 mod assembly; // the concrete store, policy source, sink
 mod server; // ① listeners, workers
 mod pipeline; // the corridor
+mod stream; // connections, in clear or over TLS
+mod peer; // the other end of a connection
 mod body; // the two body streams
 pub mod route; // ② host, path, method → route
 mod credential; // headers → the key that was shown
 mod headers; // hygiene both ways
+mod forwarded; // what trusted proxies say
+mod anonymous; // the address that a request without a key counts for
 pub mod pairing; // the service's own decision
 mod reply; // what the gateway says by itself
+pub mod cors; // which pages may read answers
+mod grpc; // refusals that gRPC callers understand
 mod linger; // the body of a refused request
 pub mod upstream; // ⑥ forwards
+mod upgrade; // connections that leave HTTP
 mod ops; // the operations port
 mod metrics; // what the rim counts
 mod store_watch; // what the log is told of Redis

@@ -19,6 +19,8 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use crate::config::Config;
+use crate::server::metrics::ListenMetrics;
+use crate::upstream::metrics::UpstreamMetrics;
 
 /// Upper bounds of the histogram of added time, in microseconds.
 const BOUNDS_US: [u64; 14] =
@@ -28,17 +30,6 @@ const BOUNDS_US: [u64; 14] =
 struct RouteClass {
     route: String,
     class: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct UpstreamReason {
-    upstream: String,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct UpstreamName {
-    upstream: String,
 }
 
 /// Requests of one route by class of status.
@@ -55,25 +46,6 @@ impl ByClass {
     }
 }
 
-/// What an upstream's part of the gateway counts.
-#[derive(Debug, Clone)]
-pub(crate) struct UpstreamMetrics {
-    /// No connection.
-    pub connect: Counter,
-    /// No answer in time.
-    pub timeout: Counter,
-    /// The connection broke, or what came was no HTTP.
-    pub broken: Counter,
-    /// Too many requests out.
-    pub overloaded: Counter,
-    /// Endpoints that are usable now.
-    pub healthy: Gauge,
-    /// Requests sent although no endpoint was usable.
-    pub panic: Counter,
-    /// Endpoints set aside because their requests failed.
-    pub ejections: Counter,
-}
-
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -87,6 +59,12 @@ pub(crate) struct Metrics {
     pub connections: Gauge,
     /// Connections closed at once because their address had too many.
     pub connections_refused: Counter,
+    /// Of connections before their first request.
+    pub listen: ListenMetrics,
+    /// Connections that have left HTTP, so far.
+    pub upgrades: Counter,
+    /// Those that are open.
+    pub upgraded: Gauge,
     /// From arrival to decision.
     pub added: AddedTime,
 }
@@ -95,30 +73,10 @@ impl Metrics {
     /// Registers everything that `config` names.
     pub(crate) fn register(registry: &mut Registry, config: &Config) -> Metrics {
         let requests = Family::<RouteClass, Counter>::default();
-        let errors = Family::<UpstreamReason, Counter>::default();
-        let healthy = Family::<UpstreamName, Gauge>::default();
-        let panic = Family::<UpstreamName, Counter>::default();
-        let ejections = Family::<UpstreamName, Counter>::default();
         let by_class = |route: &str| {
             ByClass(["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| {
                 requests.get_or_create(&RouteClass { route: route.to_owned(), class }).clone()
             }))
-        };
-        let upstream = |name: &str| {
-            let error = |reason: &'static str| {
-                let labels = UpstreamReason { upstream: name.to_owned(), reason };
-                errors.get_or_create(&labels).clone()
-            };
-            let named = UpstreamName { upstream: name.to_owned() };
-            UpstreamMetrics {
-                connect: error("connect"),
-                timeout: error("timeout"),
-                broken: error("broken"),
-                overloaded: error("overloaded"),
-                healthy: healthy.get_or_create(&named).clone(),
-                panic: panic.get_or_create(&named).clone(),
-                ejections: ejections.get_or_create(&named).clone(),
-            }
         };
         let mut routes: Vec<(usize, &str)> =
             config.routes.iter().map(|route| (route.number, route.terms.name.as_str())).collect();
@@ -126,24 +84,24 @@ impl Metrics {
         let metrics = Metrics {
             routes: routes.into_iter().map(|(_, name)| by_class(name)).collect(),
             unrouted: by_class("(none)"),
-            upstreams: config.upstreams.iter().map(|up| upstream(&up.name)).collect(),
+            upstreams: UpstreamMetrics::register(registry, &config.upstreams),
             connections: Gauge::default(),
             connections_refused: Counter::default(),
+            listen: ListenMetrics::register(registry),
+            upgrades: Counter::default(),
+            upgraded: Gauge::default(),
             added: AddedTime::default(),
         };
         let r = registry;
         r.register("weir_gateway_requests", "Answers by route and class of status", requests);
-        r.register("weir_gateway_upstream_errors", "Requests that an upstream failed", errors);
-        let help = "Endpoints that are usable now";
-        r.register("weir_gateway_upstream_healthy_endpoints", help, healthy);
-        let help = "Requests sent although no endpoint was usable: then all are used";
-        r.register("weir_gateway_upstream_panic", help, panic);
-        let help = "Endpoints set aside because their requests failed in a row";
-        r.register("weir_gateway_upstream_ejections", help, ejections);
         let help = "Open connections of callers";
         r.register("weir_gateway_connections", help, metrics.connections.clone());
         let help = "Connections closed at once because their address had too many";
         r.register("weir_gateway_connections_refused", help, metrics.connections_refused.clone());
+        let help = "Connections that left HTTP for another protocol";
+        r.register("weir_gateway_upgrades", help, metrics.upgrades.clone());
+        let help = "Open connections that have left HTTP";
+        r.register("weir_gateway_upgraded_connections", help, metrics.upgraded.clone());
         let help = "Time from a request's arrival to its decision";
         r.register("weir_gateway_added_seconds", help, metrics.added.clone());
         metrics

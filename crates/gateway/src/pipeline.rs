@@ -10,22 +10,30 @@ use std::sync::Arc;
 use edge::limiter::Clock;
 use edge::limiter::store::BucketStore;
 use edge::{Admission, AuthMode, Call, Edge, Observed, Presented, Refusal, Seen, Ticket};
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use http_body::Body as _;
 use wire::error::ErrorCode;
 
+use crate::anonymous;
 use crate::body::{Incoming, ReplyBody};
+use crate::cors;
 use crate::credential::{self, CredentialError};
-use crate::headers::{self, ForwardedBy, Identity};
+use crate::forwarded::Heard;
+use crate::grpc;
+use crate::headers::{self, Identity};
 use crate::linger::{self, Keep};
 use crate::metrics::Metrics;
 use crate::pairing;
+use crate::peer::Peer;
 use crate::reply::{self, Problem};
 use crate::route::{self, NoRoute, Route, RouteTable};
+use crate::upgrade::{self, Upgrades, Wish};
 use crate::upstream::{Answer, Failed, NotAnswered, Outgoing, Way};
+
+mod switch; // requests that end HTTP on their connection
 
 /// Longest request target.
 const TARGET_BYTES_MAX: usize = 8_192;
@@ -42,6 +50,7 @@ pub(crate) struct Pipeline<S> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) body_bound: Option<u64>,
     pub(crate) drain: daemon::Drain,
+    pub(crate) upgrades: Upgrades,
 }
 
 /// A request as the rooms use it, apart from its body.
@@ -50,35 +59,48 @@ struct Head<'a> {
     uri: &'a Uri,
     version: Version,
     id: &'a HeaderValue,
-    peer: &'a ForwardedBy,
+    peer: &'a Peer,
+    /// The page's, where any route lets other origins read.
+    origin: Option<HeaderValue>,
 }
 
 impl<S: BucketStore> Pipeline<S> {
     /// Answers one request.
     pub(crate) async fn respond(
         &self,
-        request: Request<Incoming>,
-        peer: &ForwardedBy,
+        mut request: Request<Incoming>,
+        peer: &Peer,
     ) -> Response<ReplyBody> {
         let id = request_id();
+        let wish = Wish::of(&mut request);
+        let wishes = wish.is_some();
         let (parts, body) = request.into_parts();
         let Parts { method, uri, version, headers, .. } = parts;
         // Whoever waits for a word before the body must not be told to send it in vain.
         let waits = headers.contains_key(EXPECT);
-        let head = Head { method: &method, uri: &uri, version, id: &id, peer };
-        let mut response = match self.walk(&head, headers, body).await {
+        let grpc = grpc::kind(&method, &headers);
+        let origin = if self.routes.has_cors() { headers.get(ORIGIN).cloned() } else { None };
+        let head = Head { method: &method, uri: &uri, version, id: &id, peer, origin };
+        let mut response = match self.walk(&head, headers, body, wish).await {
             Ok(response) => response,
             Err(Refused { problem, unread, route }) => {
-                let by_class = route.and_then(|number| self.metrics.routes.get(number));
+                let by_class = route.and_then(|route| self.metrics.routes.get(route.number));
                 by_class.unwrap_or(&self.metrics.unrouted).count(problem.status());
+                let detail = problem.detail();
                 let mut response = problem.response(&method, &id);
+                if let Some(kind) = grpc {
+                    grpc::translate(&mut response, kind, detail);
+                }
+                dress(&mut response, route, &head);
                 if linger::after_refusal(unread, waits) == Keep::Nothing {
                     close_after(&mut response, version);
                 }
                 response
             }
         };
-        if self.drain.is_started() || ends_at_the_close(&response, version) {
+        // After a wish that was not granted it is not sure what the bytes behind it are.
+        let last = wishes || self.drain.is_started() || ends_at_the_close(&response, version);
+        if last && !upgrade::is_switch(&response) {
             close_after(&mut response, version);
         }
         response
@@ -90,17 +112,24 @@ impl<S: BucketStore> Pipeline<S> {
         head: &Head<'_>,
         mut headers: HeaderMap,
         body: Incoming,
-    ) -> Result<Response<ReplyBody>, Refused> {
+        wish: Option<Wish>,
+    ) -> Result<Response<ReplyBody>, Refused<'_>> {
         let arrived = self.clock.now();
-        let (authority, path) = match understand(head, &headers, self.body_bound) {
+        let (authority, path) = match understand(head, &headers) {
             Ok(understood) => understood,
             Err(problem) => return Err(Refused::before_routing(problem, body)),
         };
+        if let Some(answer) = self.preflight(head, &headers, &authority, &path, &body) {
+            return Ok(answer);
+        }
         let route = match self.route(&authority, &path, head.method) {
             Ok(route) => route,
             Err(problem) => return Err(Refused::before_routing(problem, body)),
         };
-        let presented = match presented(&headers, route.terms.auth) {
+        if is_announced_too_long(&headers, self.body_bound) {
+            return Err(Refused::on(route, failed(Failed::BodyTooLarge), body));
+        }
+        let presented = match presented(&headers, route.terms.auth, head.peer) {
             Ok(presented) => presented,
             Err(problem) => return Err(Refused::on(route, problem, body)),
         };
@@ -119,15 +148,45 @@ impl<S: BucketStore> Pipeline<S> {
         else {
             return Err(self.not_answered(Failed::NoEndpoint, Some(body), route, ticket));
         };
+        let upgrade = match self.upgrade(wish, way, &ticket, presented, head) {
+            Ok(upgrade) => upgrade,
+            Err(problem) => {
+                return Err(Refused::on(route, self.withheld(problem, Some(ticket)), body));
+            }
+        };
         prepare(&mut headers, route, &ticket, &authority, head);
+        if let Some(upgrade) = &upgrade {
+            upgrade.wish.ask(&mut headers);
+        }
         let (method, body_bound) = (head.method.clone(), self.body_bound);
         let outgoing = Outgoing { method, target, headers, body, body_bound };
         match way.forward(outgoing).await {
-            Ok(answer) => Ok(self.pass_on(answer, way, route, ticket, head.id)),
+            Ok(answer) => {
+                self.answered(answer, upgrade, way, route, ticket, head).map_err(|refused| *refused)
+            }
             Err(NotAnswered { reason, unread }) => {
                 Err(self.not_answered(reason, unread, route, ticket))
             }
         }
+    }
+
+    /// What a browser asks before it sends, answered without a charge where the route that it is
+    /// about lets other origins read; without a key, for browsers show none then.
+    fn preflight(
+        &self,
+        head: &Head<'_>,
+        headers: &HeaderMap,
+        authority: &HeaderValue,
+        path: &str,
+        body: &Incoming,
+    ) -> Option<Response<ReplyBody>> {
+        let method = cors::asked_about(head.method, headers).filter(|_| body.is_end_stream())?;
+        let route = self.route(authority, path, &method).ok()?;
+        let response = route.cors.as_ref()?.preflight(head.origin.as_ref(), head.id);
+        if let Some(by_class) = self.metrics.routes.get(route.number) {
+            by_class.count(response.status());
+        }
+        Some(response)
     }
 
     /// Room ②.
@@ -156,6 +215,11 @@ impl<S: BucketStore> Pipeline<S> {
     /// A denial: recorded, and told with the numbers of the plan.
     fn refuse(&self, refusal: &Refusal, ticket: Option<Ticket>) -> Problem {
         let problem = Problem::of(refusal, ticket.as_ref().and_then(Ticket::told));
+        self.withheld(problem, ticket)
+    }
+
+    /// What no service sees is recorded as that.
+    fn withheld(&self, problem: Problem, ticket: Option<Ticket>) -> Problem {
         if let Some(ticket) = ticket {
             let status = problem.status().as_u16();
             self.edge.done(ticket, Observed { status, instance: None, service: Seen::Refused });
@@ -172,7 +236,7 @@ impl<S: BucketStore> Pipeline<S> {
         ticket: Ticket,
         id: &HeaderValue,
     ) -> Response<ReplyBody> {
-        let Answer { mut response, instance } = answer;
+        let Answer { mut response, instance, .. } = answer;
         let status = response.status();
         let service =
             pairing::seen(way.upstream.config.pairing.as_ref(), status, response.headers());
@@ -193,13 +257,13 @@ impl<S: BucketStore> Pipeline<S> {
     }
 
     /// No response from the service: recorded as such.
-    fn not_answered(
+    fn not_answered<'a>(
         &self,
         reason: Failed,
         unread: Option<Incoming>,
-        route: &Route,
+        route: &'a Route,
         ticket: Ticket,
-    ) -> Refused {
+    ) -> Refused<'a> {
         let problem = failed(reason);
         let service = match reason {
             Failed::CallerGone | Failed::CallerStalled => Seen::CallerGone,
@@ -211,24 +275,31 @@ impl<S: BucketStore> Pipeline<S> {
         };
         let status = problem.status().as_u16();
         self.edge.done(ticket, Observed { status, instance: None, service });
-        Refused { problem, unread, route: Some(route.number) }
+        Refused { problem, unread, route: Some(route) }
     }
 }
 
 /// An answer that the gateway gives by itself, with the body that nobody has read.
-struct Refused {
+struct Refused<'a> {
     problem: Problem,
     unread: Option<Incoming>,
-    route: Option<usize>,
+    route: Option<&'a Route>,
 }
 
-impl Refused {
-    fn before_routing(problem: Problem, body: Incoming) -> Refused {
+impl<'a> Refused<'a> {
+    fn before_routing(problem: Problem, body: Incoming) -> Refused<'a> {
         Refused { problem, unread: Some(body), route: None }
     }
 
-    fn on(route: &Route, problem: Problem, body: Incoming) -> Refused {
-        Refused { problem, unread: Some(body), route: Some(route.number) }
+    fn on(route: &'a Route, problem: Problem, body: Incoming) -> Refused<'a> {
+        Refused { problem, unread: Some(body), route: Some(route) }
+    }
+}
+
+/// Says whose pages may read an answer, where the route has a word on it.
+fn dress(response: &mut Response<ReplyBody>, route: Option<&Route>, head: &Head<'_>) {
+    if let Some(cors) = route.and_then(|route| route.cors.as_ref()) {
+        cors.dress(response.headers_mut(), head.origin.as_ref());
     }
 }
 
@@ -269,7 +340,6 @@ fn request_id() -> HeaderValue {
 fn understand<'a>(
     head: &Head<'a>,
     headers: &HeaderMap,
-    body_bound: Option<u64>,
 ) -> Result<(HeaderValue, Cow<'a, str>), Problem> {
     let bad = |detail| Problem::new(ErrorCode::BadRequest, detail);
     if head.method == Method::CONNECT || head.method == Method::TRACE {
@@ -285,25 +355,21 @@ fn understand<'a>(
     if !headers::is_chunked_or_nothing(headers) {
         return Err(bad("the only transfer coding is chunked, once"));
     }
-    let upgrade = headers.get(UPGRADE).map(HeaderValue::as_bytes);
-    if upgrade.is_some_and(|protocol| !protocol.eq_ignore_ascii_case(b"h2c")) {
-        let detail = "protocol upgrades are not supported yet";
-        return Err(Problem::new(ErrorCode::NotImplemented, detail));
-    }
     let target = head.uri.path_and_query().map_or("", PathAndQuery::as_str);
     if TARGET_BYTES_MAX < target.len() {
         return Err(Problem::new(ErrorCode::TargetTooLong, "the request target is over 8 KiB"));
-    }
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    let length = length.and_then(|length| length.parse::<u64>().ok());
-    if body_bound.zip(length).is_some_and(|(bound, length)| bound < length) {
-        return Err(failed(Failed::BodyTooLarge));
     }
     let authority = authority(head, headers).ok_or_else(|| bad("exactly one host is needed"))?;
     let path = route::canonical_path(head.uri.path()).map_err(|_two_readings| {
         bad("the path has dot segments, hidden slashes or a broken encoding")
     })?;
     Ok((authority, path))
+}
+
+fn is_announced_too_long(headers: &HeaderMap, bound: Option<u64>) -> bool {
+    let Some(bound) = bound else { return false };
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| bound < length)
 }
 
 /// The one host that a request names: in its target, or in `Host`; if in both, the same.
@@ -327,9 +393,14 @@ fn authority(head: &Head<'_>, headers: &HeaderMap) -> Option<HeaderValue> {
     }
 }
 
-fn presented(headers: &HeaderMap, auth: AuthMode) -> Result<Presented<'_>, Problem> {
+fn presented<'a>(
+    headers: &'a HeaderMap,
+    auth: AuthMode,
+    peer: &Peer,
+) -> Result<Presented<'a>, Problem> {
     match auth {
         AuthMode::None => Ok(Presented::Nothing),
+        AuthMode::Anonymous => Ok(Presented::Address(anonymous::address(peer, headers))),
         AuthMode::Key => match credential::presented(headers) {
             Ok(Some(key)) => Ok(Presented::Key(key)),
             Ok(None) => Ok(Presented::Nothing),
@@ -368,19 +439,23 @@ fn prepare(
     authority: &HeaderValue,
     head: &Head<'_>,
 ) {
+    let heard = Heard::of(head.peer, headers);
     headers::remove_hop_by_hop(headers);
     match route.terms.auth {
         AuthMode::Key => credential::remove(headers),
-        AuthMode::None => credential::remove_ours(headers),
+        AuthMode::Anonymous | AuthMode::None => credential::remove_ours(headers),
     }
     let identity = Identity {
         client: ticket.client(),
         plan: ticket.plan(),
         request_id: head.id,
-        peer: head.peer,
+        peer: &head.peer.forwarded,
         host: authority,
     };
     headers::set_identity(headers, &identity);
+    if let Some(heard) = heard {
+        heard.write(headers);
+    }
     headers.insert(HOST, authority.clone());
 }
 

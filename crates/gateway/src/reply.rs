@@ -24,7 +24,8 @@ use crate::headers::{REQUEST_ID, SOURCE, remove_limit_fields};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+/// When a denial ends, for clients that can use it.
+pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
@@ -80,6 +81,11 @@ impl Problem {
     /// Its status.
     pub(crate) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// What happened, for people.
+    pub(crate) fn detail(&self) -> &'static str {
+        self.detail
     }
 
     /// 405 with the methods that are allowed.

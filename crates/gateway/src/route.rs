@@ -13,6 +13,8 @@ use std::sync::Arc;
 use edge::RouteTerms;
 use http::Method;
 
+use crate::cors::Cors;
+
 /// Which hosts a route serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostRule {
@@ -82,6 +84,8 @@ pub struct Route {
     pub upstream: usize,
     /// Send the path without the route's prefix.
     pub strip_prefix: bool,
+    /// How browsers are answered, if other origins may read at all.
+    pub cors: Option<Box<Cors>>,
     /// Its number among the routes of the file, for metrics.
     pub number: usize,
     /// What the edge needs to know.
@@ -118,6 +122,7 @@ pub(crate) enum NoRoute {
 #[derive(Debug, Clone)]
 pub struct RouteTable {
     routes: Arc<[Arc<Route>]>,
+    has_cors: bool,
 }
 
 impl RouteTable {
@@ -126,12 +131,18 @@ impl RouteTable {
         routes.sort_by_key(|route| {
             Reverse((route.host.rank(), route.path.rank(), !route.methods.is_empty()))
         });
-        RouteTable { routes: routes.into_iter().map(Arc::new).collect() }
+        let has_cors = routes.iter().any(|route| route.cors.is_some());
+        RouteTable { routes: routes.into_iter().map(Arc::new).collect(), has_cors }
     }
 
     /// Every route.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         self.routes.iter().map(Arc::as_ref)
+    }
+
+    /// Whether any route answers browsers of other origins.
+    pub(crate) fn has_cors(&self) -> bool {
+        self.has_cors
     }
 
     /// The route for a canonical host and path.

@@ -5,7 +5,7 @@
 //! others join its port, so port 0 works too. What workers share is immutable or made of atomics.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 
@@ -17,15 +17,25 @@ use tokio::sync::oneshot;
 
 use crate::config::{Bounds, DrainRules, Listener};
 use crate::metrics::Metrics;
+use crate::peer::Proxies;
 use crate::route::RouteTable;
+use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
 
 mod connections; // how many, and from where
+pub(crate) mod metrics; // what listeners count
+mod opening; // before the first byte of HTTP
+mod proxy_protocol; // what a balancer says about its caller
 mod patience; // callers that keep a connection waiting
+pub(crate) mod pem; // files of certificates and keys
+pub(crate) mod tls; // certificates by name, and new ones
 mod worker; // one core's runtime and accept loops
 
+use self::connections::Entered;
 pub(crate) use self::connections::PerAddress;
-use self::worker::Worker;
+use self::opening::Opening;
+use self::tls::{Certificates, TlsError};
+use self::worker::{Entrance, Worker};
 
 /// Connections that wait in the kernel for a worker.
 const BACKLOG: i32 = 4_096;
@@ -36,6 +46,9 @@ pub(crate) enum ServeError {
     /// An address cannot be bound.
     #[error("cannot listen on {0}")]
     Bind(SocketAddr, #[source] io::Error),
+    /// Its certificates are of no use.
+    #[error("no TLS on listener {0}")]
+    Tls(String, #[source] TlsError),
     /// A thread or its runtime cannot be made.
     #[error("cannot start a worker")]
     Worker(#[source] io::Error),
@@ -56,6 +69,18 @@ pub(crate) struct Shared<S> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain: daemon::Drain,
     pub(crate) addresses: PerAddress,
+    pub(crate) upgrades: Upgrades,
+}
+
+impl<S> Shared<S> {
+    /// Counts a connection of `address` in, unless there are as many as there may be.
+    fn enter(&self, address: IpAddr) -> Option<Entered> {
+        let entered = self.addresses.enter(address);
+        if entered.is_none() {
+            self.metrics.connections_refused.inc();
+        }
+        entered
+    }
 }
 
 /// A bound listener.
@@ -63,14 +88,19 @@ pub(crate) struct Shared<S> {
 pub(crate) struct Bound {
     /// Where.
     pub address: SocketAddr,
-    /// HTTP/2 beside HTTP/1.1.
-    pub http2: bool,
+    /// Its name and what it shows to callers, if it speaks TLS.
+    pub certificates: Option<(String, Certificates)>,
+    http2: bool,
+    /// Proxies whose word about callers is believed.
+    proxies: Proxies,
+    opening: Opening,
     /// One socket for each worker.
     sockets: Vec<std::net::TcpListener>,
 }
 
 /// Binds a listener for all workers.
 pub(crate) fn bind(listener: &Listener, workers: usize) -> Result<Bound, ServeError> {
+    let certificates = certificates(listener)?;
     let mut address = listener.address;
     if address.port() != 0 {
         // Sockets that share a port also share it with another gateway, unseen: ask alone first.
@@ -83,7 +113,19 @@ pub(crate) fn bind(listener: &Listener, workers: usize) -> Result<Bound, ServeEr
         address = socket.local_addr().map_err(|error| ServeError::Bind(address, error))?;
         sockets.push(socket);
     }
-    Ok(Bound { address, http2: listener.http2, sockets })
+    let proxies: Proxies = listener.trusted_proxies.as_slice().into();
+    let tls = certificates.as_ref().map(|(_, certificates)| certificates.acceptor());
+    let opening = Opening { trusted: listener.proxy_protocol.then(|| Arc::clone(&proxies)), tls };
+    Ok(Bound { address, certificates, http2: listener.http2, proxies, opening, sockets })
+}
+
+fn certificates(listener: &Listener) -> Result<Option<(String, Certificates)>, ServeError> {
+    let Some(tls) = &listener.tls else { return Ok(None) };
+    let name = listener.name.clone();
+    match Certificates::load(&name, listener.http2, tls) {
+        Ok(certificates) => Ok(Some((name, certificates))),
+        Err(error) => Err(ServeError::Tls(name, error)),
+    }
 }
 
 /// Whether other sockets may have the same port.
@@ -113,10 +155,15 @@ pub(crate) async fn run<S: BucketStore>(
     workers: usize,
 ) -> Result<(), ServeError> {
     let mut ends = Vec::with_capacity(workers);
-    let mut sockets: Vec<_> =
-        bound.into_iter().map(|bound| (bound.http2, bound.sockets.into_iter())).collect();
+    let mut sockets: Vec<_> = bound
+        .into_iter()
+        .map(|bound| (bound.http2, bound.proxies, bound.opening, bound.sockets.into_iter()))
+        .collect();
     for number in 0..workers {
-        let own = sockets.iter_mut().filter_map(|(http2, sockets)| Some((sockets.next()?, *http2)));
+        let own = sockets.iter_mut().filter_map(|(http2, proxies, opening, sockets)| {
+            let (http2, proxies, opening) = (*http2, Arc::clone(proxies), opening.clone());
+            Some(Entrance { socket: sockets.next()?, http2, proxies, opening })
+        });
         let worker = Worker::new(Arc::clone(&shared), own.collect());
         let (ended, end) = oneshot::channel();
         let builder = thread::Builder::new().name(format!("weir-worker-{number}"));

@@ -1,30 +1,45 @@
 //! Room ⑥: forwards a request to an endpoint of its upstream.
 //!
-//! Endpoints and their health are shared by all workers; connections belong to one. What was sent
-//! is never sent again: only a connection that could not be made, or that had closed before
-//! anything was written, lets a request try once more. Redirects are the caller's business.
+//! Endpoints and their health are shared by all workers; connections belong to one. What is sent
+//! again, and when, stands in `retry`. Redirects are the caller's business.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use edge::limiter::Clock;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
+use http::{HeaderMap, Method, Request, Uri, Version};
 use http_body::Body;
+use tokio::time::Instant;
 
-use self::connections::{ConnectError, Connections, Lease, SendError};
+use self::attempt::Ended;
+use self::connections::{Connections, Lease};
 use self::health::{Health, Met, may_eject};
+use self::metrics::UpstreamMetrics;
+use self::names::Resolve;
+pub(crate) use self::place::InFlight;
+use self::place::{Aim, Queue};
+use self::retry::{Budget, Spare};
+use self::tls::Dialer;
 use crate::body::{Download, Incoming, ReplyBody, Upload, UploadEnd, UploadWatch};
 use crate::config::UpstreamConfig;
 use crate::headers::is_chunked_or_nothing;
-use crate::metrics::UpstreamMetrics;
 
-pub(crate) mod balance; // which endpoint
+mod attempt; // one endpoint, once
+mod place; // a place at an endpoint, or a short wait for one
+pub mod balance; // which endpoint
+mod hash; // the endpoint of a key
+mod slow_start; // who came back begins with little
 pub mod health; // which endpoints are used at all
+pub mod retry; // what is sent again
 pub(crate) mod connections; // a worker's own connections
+pub mod tls; // how they are made
+pub mod names; // from a name to addresses
 pub(crate) mod watch; // names resolved, endpoints probed, in the background
+pub(crate) mod metrics; // what is counted
 
 /// One endpoint.
 #[derive(Debug)]
@@ -33,15 +48,23 @@ pub(crate) struct Endpoint {
     pub address: SocketAddr,
     /// The same, for request targets.
     authority: Authority,
+    /// Its part of the requests, beside those of others.
+    weight: u64,
+    /// Its number for hashes: that of its address, so the same in all gateways.
+    id: u64,
     /// How it does.
     pub health: Health,
+    /// Who waits for room at its upstream.
+    queue: Arc<Queue>,
 }
 
 impl Endpoint {
-    fn new(address: SocketAddr) -> Endpoint {
-        let authority = Authority::try_from(address.to_string().as_str())
-            .expect("a printed socket address is an authority");
-        Endpoint { address, authority, health: Health::default() }
+    fn new(address: SocketAddr, weight: u64, health: Health, queue: Arc<Queue>) -> Endpoint {
+        let text = address.to_string();
+        let authority =
+            Authority::try_from(text.as_str()).expect("a printed socket address is an authority");
+        let id = hash::digest(text.as_bytes());
+        Endpoint { address, authority, weight, id, health, queue }
     }
 }
 
@@ -52,7 +75,15 @@ pub(crate) struct Upstream {
     pub config: UpstreamConfig,
     /// What it counts.
     pub metrics: UpstreamMetrics,
+    dialer: Arc<Dialer>,
     endpoints: RwLock<Arc<[Arc<Endpoint>]>>,
+    /// What each configured name last resolved to.
+    resolved: Mutex<Vec<Vec<SocketAddr>>>,
+    names: Arc<dyn Resolve>,
+    queue: Arc<Queue>,
+    budget: Budget,
+    /// Choices so far, if they go in turn.
+    turn: AtomicU64,
     clock: Arc<dyn Clock>,
 }
 
@@ -61,9 +92,21 @@ impl Upstream {
     pub(crate) fn new(
         config: UpstreamConfig,
         metrics: UpstreamMetrics,
+        names: Arc<dyn Resolve>,
         clock: Arc<dyn Clock>,
     ) -> Upstream {
-        Upstream { config, metrics, endpoints: RwLock::new(Arc::new([])), clock }
+        Upstream {
+            dialer: Arc::new(Dialer::new(config.tls.clone())),
+            resolved: Mutex::new(vec![Vec::new(); config.endpoints.len()]),
+            config,
+            metrics,
+            endpoints: RwLock::new(Arc::new([])),
+            names,
+            queue: Arc::default(),
+            budget: Budget::default(),
+            turn: AtomicU64::new(0),
+            clock,
+        }
     }
 
     /// The endpoints in use.
@@ -91,11 +134,14 @@ impl Upstream {
         }
     }
 
-    /// Updates the gauge of usable endpoints.
+    /// Updates the gauges of endpoints and of requests that wait for them.
     pub(crate) fn count_healthy(&self) {
-        let now = self.now_us();
-        let usable = self.endpoints().iter().filter(|e| e.health.load(now).usable).count();
-        self.metrics.healthy.set(i64::try_from(usable).unwrap_or(i64::MAX));
+        let (now, endpoints) = (self.now_us(), self.endpoints());
+        let usable = endpoints.iter().filter(|e| e.health.is_usable(now)).count();
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.healthy.set(gauge(usable));
+        self.metrics.endpoints.set(gauge(endpoints.len()));
+        self.metrics.waiting.set(gauge(self.queue.waiting()));
     }
 }
 
@@ -121,6 +167,8 @@ pub(crate) struct Answer {
     pub response: http::Response<ReplyBody>,
     /// Which endpoint gave it.
     pub instance: SocketAddr,
+    /// Counts a connection that leaves HTTP among the endpoint's requests, as long as it lives.
+    pub switched: Option<InFlight>,
 }
 
 /// Why there is none.
@@ -151,16 +199,6 @@ pub(crate) struct NotAnswered {
     pub unread: Option<Incoming>,
 }
 
-/// Counts a request out when it has ended, however it ends.
-#[derive(Debug)]
-pub(crate) struct InFlight(Arc<Endpoint>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.health.end();
-    }
-}
-
 /// A worker's way to one upstream.
 #[derive(Debug)]
 pub(crate) struct Way {
@@ -173,7 +211,9 @@ impl Way {
     /// With connections of its own.
     pub(crate) fn new(upstream: Arc<Upstream>) -> Way {
         let config = &upstream.config;
-        let connections = Connections::new(config.http2, config.connect_timeout, config.keep_idle);
+        let dialer = Arc::clone(&upstream.dialer);
+        let connections =
+            Connections::new(dialer, config.http2, config.connect_timeout, config.keep_idle);
         Way { upstream, connections: Arc::new(connections) }
     }
 
@@ -185,242 +225,124 @@ impl Way {
 
     /// Sends the request and waits for the head of the response.
     pub(crate) async fn forward(&self, outgoing: Outgoing) -> Result<Answer, NotAnswered> {
+        let total = self.upstream.config.total_timeout;
+        let end = total.map(|total| Instant::now() + total);
+        let answered = pin!(self.answered(outgoing, end));
+        match end {
+            None => answered.await,
+            Some(end) => tokio::time::timeout_at(end, answered).await.unwrap_or_else(|_elapsed| {
+                self.upstream.metrics.timeout.inc();
+                Err(NotAnswered { reason: Failed::Timeout, unread: None })
+            }),
+        }
+    }
+
+    /// Tries, and tries again where that is right.
+    async fn answered(
+        &self,
+        outgoing: Outgoing,
+        end: Option<Instant>,
+    ) -> Result<Answer, NotAnswered> {
+        let upstream = self.upstream.as_ref();
+        let mut aim = Aim::new(upstream, &outgoing.headers);
+        let mut left = upstream.config.retry.attempts;
+        if left > 0 {
+            upstream.budget.request(upstream.now_us());
+        }
         let (upload, mut watch) = Upload::new(outgoing.body, outgoing.body_bound);
         let mut request = Request::new(upload);
         *request.method_mut() = outgoing.method;
         *request.headers_mut() = outgoing.headers;
-        let (endpoint, out, lease) = match self.reach().await {
-            Ok(reached) => reached,
-            Err(reason) => {
-                return Err(NotAnswered { reason, unread: request.into_body().unread() });
-            }
-        };
-        let sent = self.exchange(request, &outgoing.target, &endpoint, lease, &mut watch).await;
-        match sent {
-            Ok((response, mut lease)) => {
-                if watch.is_some_and(|mut watch| watch.has_ended() != Some(UploadEnd::Complete)) {
-                    lease.close_after(); // the service answered before it had the whole body
-                }
-                Ok(self.answer(response, lease, out))
-            }
-            Err(reason) => Err(NotAnswered { reason, unread: None }),
-        }
-    }
-
-    /// A connection to an endpoint; to another one if the first cannot be reached.
-    async fn reach(&self) -> Result<(Arc<Endpoint>, InFlight, Lease), Failed> {
-        let endpoints = self.upstream.endpoints();
-        let mut tried = None;
+        let mut failure = None;
         loop {
-            let (index, endpoint) = self.choose(&endpoints, tried)?;
-            if !endpoint.health.begin(self.upstream.config.max_connections) {
-                self.upstream.metrics.overloaded.inc();
-                return Err(Failed::Overloaded);
-            }
-            let out = InFlight(Arc::clone(endpoint));
-            match self.connection(endpoint).await {
-                Ok(lease) => return Ok((Arc::clone(endpoint), out, lease)),
-                Err(error) => {
-                    self.upstream.metrics.connect.inc();
-                    self.upstream.met(endpoint, Met::Failure);
-                    tracing::debug!(upstream = %self.upstream.config.name, %error, "not connected");
-                    if tried.replace(index).is_some() || endpoints.len() < 2 {
-                        return Err(Failed::Unreachable);
-                    }
-                }
-            }
-        }
-    }
-
-    fn choose<'a>(
-        &self,
-        endpoints: &'a [Arc<Endpoint>],
-        tried: Option<usize>,
-    ) -> Result<(usize, &'a Arc<Endpoint>), Failed> {
-        let now = self.upstream.now_us();
-        let loads = endpoints.iter().map(|endpoint| endpoint.health.load(now));
-        let choice = balance::choose(loads, tried, |n| fastrand::usize(..n));
-        let none = if tried.is_some() { Failed::Unreachable } else { Failed::NoEndpoint };
-        let choice = choice.ok_or(none)?;
-        if choice.panic {
-            self.upstream.metrics.panic.inc();
-        }
-        let endpoint = endpoints.get(choice.index).ok_or(Failed::NoEndpoint)?;
-        Ok((choice.index, endpoint))
-    }
-
-    async fn connection(&self, endpoint: &Arc<Endpoint>) -> Result<Lease, ConnectError> {
-        match self.connections.kept(endpoint).await {
-            Some(lease) => Ok(lease),
-            None => self.connections.connect(endpoint).await,
-        }
-    }
-
-    /// Sends over `lease`; if that turns out to be closed with nothing written, once over a new
-    /// connection.
-    async fn exchange(
-        &self,
-        mut request: Request<Upload>,
-        target: &PathAndQuery,
-        endpoint: &Arc<Endpoint>,
-        mut lease: Lease,
-        watch: &mut Option<UploadWatch>,
-    ) -> Result<(http::Response<Incoming>, Lease), Failed> {
-        let mut fresh = false;
-        loop {
-            address_to(&mut request, target, endpoint, lease.is_http2());
-            let failed = match self.head(&mut lease, request, watch).await {
-                Ok(response) => {
-                    let met = match response.status() {
-                        StatusCode::BAD_GATEWAY
-                        | StatusCode::SERVICE_UNAVAILABLE
-                        | StatusCode::GATEWAY_TIMEOUT => Met::Failure,
-                        _ => Met::Answer,
-                    };
-                    self.upstream.met(endpoint, met);
-                    return Ok((response, lease));
-                }
-                Err(HeadError::Unsent(again)) if !fresh => {
-                    fresh = true;
-                    request = *again;
-                    match self.connections.connect(endpoint).await {
-                        Ok(new) => {
-                            lease = new;
-                            continue;
-                        }
-                        Err(error) => {
-                            tracing::debug!(%error, "not connected again");
-                            self.upstream.metrics.connect.inc();
-                            Failed::Unreachable
-                        }
-                    }
-                }
-                Err(HeadError::Unsent(_)) => {
-                    self.upstream.metrics.broken.inc();
-                    Failed::Unreachable
-                }
-                Err(HeadError::Failed(failed)) => failed,
+            let (index, out) = match upstream.place(&aim).await {
+                Ok(place) => place,
+                Err(reason) => return Err(not_answered(failure.unwrap_or(reason), Some(request))),
             };
-            match failed {
-                Failed::Unreachable | Failed::Timeout => {
-                    self.upstream.met(endpoint, Met::Failure);
-                }
-                Failed::NoEndpoint
-                | Failed::Overloaded
-                | Failed::CallerStalled
-                | Failed::CallerGone
-                | Failed::BodyTooLarge => {}
-            }
-            return Err(failed);
-        }
-    }
-
-    /// Waits for the response head: as long as the body moves, and `head_timeout` after its end.
-    async fn head(
-        &self,
-        lease: &mut Lease,
-        request: Request<Upload>,
-        watch: &mut Option<UploadWatch>,
-    ) -> Result<http::Response<Incoming>, HeadError> {
-        let mut sending = std::pin::pin!(lease.send(request));
-        if let Some(watch) = watch.as_mut() {
-            tokio::select! {
-                biased;
-                sent = &mut sending => return self.sent(sent, Some(watch)),
-                stopped = uploaded(watch, self.upstream.config.idle_timeout) => match stopped {
-                    Ok(()) => {}
-                    Err(failed) => return Err(HeadError::Failed(failed)),
-                },
-            }
-        }
-        match tokio::time::timeout(self.upstream.config.head_timeout, sending).await {
-            Ok(sent) => self.sent(sent, watch.as_mut()),
-            Err(_elapsed) => {
-                self.upstream.metrics.timeout.inc();
-                Err(HeadError::Failed(Failed::Timeout))
-            }
-        }
-    }
-
-    fn sent(
-        &self,
-        sent: Result<http::Response<Incoming>, SendError>,
-        watch: Option<&mut UploadWatch>,
-    ) -> Result<http::Response<Incoming>, HeadError> {
-        match sent {
-            Ok(response) if is_whole(&response) => Ok(response),
-            Ok(response) => {
-                self.upstream.metrics.broken.inc();
-                let (upstream, status) = (&self.upstream.config.name, response.status());
-                tracing::debug!(%upstream, %status, "a response with two readings");
-                Err(HeadError::Failed(Failed::Unreachable))
-            }
-            Err(SendError::Unsent(request)) => Err(HeadError::Unsent(request)),
-            Err(SendError::Broken(error)) => {
-                let failed = match watch.and_then(UploadWatch::has_ended) {
-                    Some(UploadEnd::TooLarge) => Failed::BodyTooLarge,
-                    Some(UploadEnd::Broken) => Failed::CallerGone,
-                    Some(UploadEnd::Complete) | None => {
-                        self.upstream.metrics.broken.inc();
-                        tracing::debug!(upstream = %self.upstream.config.name, %error, "no response");
-                        Failed::Unreachable
+            let spare = if left > 0 { Spare::of(&request) } else { None };
+            let use_kept = failure.is_none();
+            let attempt =
+                self.attempt(request, &outgoing.target, &out.0, use_kept, &mut watch, end);
+            let again = match attempt.await {
+                Ok((response, mut lease)) => {
+                    let whole = |watch: &mut UploadWatch| watch.has_ended();
+                    if watch.as_mut().is_some_and(|w| whole(w) != Some(UploadEnd::Complete)) {
+                        lease.close_after(); // the service answered before it had the whole body
                     }
-                };
-                Err(HeadError::Failed(failed))
+                    return Ok(self.answer(response, lease, out, end));
+                }
+                Err(Ended::Failed(reason)) => return Err(not_answered(reason, None)),
+                Err(Ended::Unconnected(request)) => {
+                    aim.leave(index, false);
+                    Some(*request)
+                }
+                Err(Ended::Unsent(request)) => {
+                    aim.leave(index, true);
+                    Some(*request)
+                }
+                Err(Ended::Cut) => {
+                    aim.leave(index, true);
+                    spare.map(Spare::request)
+                }
+            };
+            let may = again.is_some() && aim.has_another() && self.may_retry(&mut left);
+            match again {
+                Some(whole) if may => (request, failure) = (whole, Some(Failed::Unreachable)),
+                again => return Err(not_answered(Failed::Unreachable, again)),
             }
         }
     }
 
-    fn answer(&self, response: http::Response<Incoming>, lease: Lease, out: InFlight) -> Answer {
+    /// Takes one of the attempts that are left, if the budget has one too.
+    fn may_retry(&self, left: &mut u32) -> bool {
+        let Some(less) = left.checked_sub(1) else { return false };
+        *left = less;
+        let upstream = self.upstream.as_ref();
+        let granted = upstream.budget.take(upstream.now_us(), &upstream.config.retry);
+        let count = if granted { &upstream.metrics.retries } else { &upstream.metrics.unretried };
+        count.inc();
+        granted
+    }
+
+    fn answer(
+        &self,
+        response: http::Response<Incoming>,
+        lease: Lease,
+        out: InFlight,
+        end: Option<Instant>,
+    ) -> Answer {
         let instance = out.0.address;
         let idle = self.upstream.config.idle_timeout;
+        if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+            let response = response.map(|_none| ReplyBody::Empty);
+            return Answer { response, instance, switched: Some(out) };
+        }
         let response = response.map(|body| {
             if body.is_end_stream() {
                 lease.give_back();
                 ReplyBody::Empty
             } else {
-                ReplyBody::Service(Download::new(body, idle, lease, out))
+                ReplyBody::Service(Download::new(body, idle, end, lease, out))
             }
         });
-        Answer { response, instance }
+        Answer { response, instance, switched: None }
     }
 }
 
-enum HeadError {
-    /// Nothing was written.
-    Unsent(Box<Request<Upload>>),
-    /// It ended.
-    Failed(Failed),
+fn not_answered(reason: Failed, request: Option<Request<Upload>>) -> NotAnswered {
+    NotAnswered { reason, unread: request.and_then(|request| request.into_body().unread()) }
 }
 
-/// Whether a response can be passed on: final (nobody asked for another protocol), and with one
-/// length. The connection it came from is in doubt otherwise.
+/// Whether a response can be passed on: final (or the end of HTTP on its connection, of which the
+/// pipeline knows whether anybody asked for it), and with one length. The connection it came from
+/// is in doubt otherwise.
 fn is_whole(response: &http::Response<Incoming>) -> bool {
     let headers = response.headers();
     let two_lengths =
         headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH);
-    !response.status().is_informational() && !two_lengths && is_chunked_or_nothing(headers)
-}
-
-/// Waits for the end of the upload, as long as it moves.
-async fn uploaded(watch: &mut UploadWatch, idle: Duration) -> Result<(), Failed> {
-    let mut pieces = watch.pieces();
-    loop {
-        match tokio::time::timeout(idle, watch.end()).await {
-            // Abandoned: the service answered early or is gone; the response will tell.
-            Ok(Some(UploadEnd::Complete) | None) => return Ok(()),
-            Ok(Some(UploadEnd::Broken)) => return Err(Failed::CallerGone),
-            Ok(Some(UploadEnd::TooLarge)) => return Err(Failed::BodyTooLarge),
-            Err(_elapsed) => {
-                let now = watch.pieces();
-                if now == pieces {
-                    let caller = watch.caller_owes();
-                    return Err(if caller { Failed::CallerStalled } else { Failed::Timeout });
-                }
-                pieces = now;
-            }
-        }
-    }
+    let interim = response.status().is_informational()
+        && response.status() != http::StatusCode::SWITCHING_PROTOCOLS;
+    !interim && !two_lengths && is_chunked_or_nothing(headers)
 }
 
 /// HTTP/1.1 takes the path, and the host from the caller's `Host`; HTTP/2 takes a whole address.
@@ -428,14 +350,17 @@ fn address_to(
     request: &mut Request<Upload>,
     target: &PathAndQuery,
     endpoint: &Endpoint,
-    http2: bool,
+    scheme: Option<Scheme>,
 ) {
     let mut parts = http::uri::Parts::default();
     parts.path_and_query = Some(target.clone());
+    let http2 = scheme.is_some();
     if http2 {
         let host = request.headers_mut().remove(HOST);
         let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-        parts.scheme = Some(Scheme::HTTP);
+        // Sent again, it has its host there already.
+        let host = host.or_else(|| request.uri().authority().cloned());
+        parts.scheme = scheme;
         parts.authority = Some(host.unwrap_or_else(|| endpoint.authority.clone()));
     }
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();

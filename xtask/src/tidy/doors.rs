@@ -43,6 +43,7 @@ const GATEWAY_ENGINE: &[&str] = &[
     "crates/gateway/src/upstream",
     "crates/gateway/src/body",
     "crates/gateway/src/linger",
+    "crates/gateway/src/upgrade",
 ];
 
 const DOORS: &[Door] = &[
@@ -72,6 +73,8 @@ const DOORS: &[Door] = &[
             "crates/limiter-core/src/store/redis",
         ],
     ),
+    door("tokio_rustls", &["crates/gateway/src/server", "crates/gateway/src/upstream"]),
+    door("webpki_roots", &["crates/gateway/src/upstream"]),
     door("tower", &["crates/safety-limit/src/layer"]),
     door("clap", SERVICE_SETTINGS),
     door("comfy_table", &["crates/admin-cli/src/output"]),

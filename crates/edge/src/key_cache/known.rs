@@ -49,6 +49,25 @@ impl Known {
         }
     }
 
+    /// A caller without a key, of the client that all such callers are counted as.
+    pub(crate) fn anonymous(client: Arc<ClientValue>, bucket: BucketKey) -> Known {
+        Known {
+            key_id: String::new(),
+            client,
+            state: KeyState::Active,
+            until_ms: None,
+            key_revision: 0,
+            of_client: bucket,
+            of_key: bucket,
+            used_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// The key's public id, if there is a key.
+    pub(crate) fn key_id(&self) -> Option<&str> {
+        (!self.key_id.is_empty()).then_some(self.key_id.as_str())
+    }
+
     /// The same key, after a change of its client.
     pub(super) fn held_by(&self, client: Arc<ClientValue>) -> Known {
         Known {

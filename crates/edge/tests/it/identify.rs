@@ -90,6 +90,37 @@ async fn without_a_key_nobody_gets_in_where_one_is_needed() {
 }
 
 #[tokio::test]
+async fn a_connection_may_stay_as_long_as_its_key_would_be_let_in() {
+    let plane = plane_with("key-a");
+    let world = World::of_plane(plane.clone()).await;
+    assert_eq!(world.request("key-a", &route("orders")).await, Ok(()));
+    let pass = world.edge.pass(Presented::Key("key-a"));
+    assert!(world.edge.may_stay(pass).await);
+    for (state, stays) in [
+        (KeyState::Disabled, false),
+        (KeyState::Active, true),
+        (KeyState::Revoked, false),
+        (KeyState::Active, true),
+    ] {
+        let revision = plane.put_key("key-a", "acme", state);
+        until("its acknowledgement", || plane.acknowledged() >= revision).await;
+        assert_eq!(world.edge.may_stay(pass).await, stays, "{state:?}");
+    }
+    let revision = plane.put_client_state("acme", "pro", ClientState::Suspended);
+    until("the suspension", || plane.acknowledged() >= revision).await;
+    assert!(!world.edge.may_stay(pass).await);
+    let nobodys = world.edge.pass(Presented::Key("nobodys"));
+    assert!(!world.edge.may_stay(nobodys).await);
+    // Nobody can be asked: that is no reason to close what was open.
+    plane.away.store(true, Ordering::Relaxed);
+    assert!(world.edge.may_stay(world.edge.pass(Presented::Key("left-the-cache"))).await);
+    // Who showed no key is bound to none.
+    for presented in [Presented::Nothing, Presented::Address([127, 0, 0, 1].into())] {
+        assert!(world.edge.may_stay(world.edge.pass(presented)).await);
+    }
+}
+
+#[tokio::test]
 async fn disabled_revoked_expired_and_suspended_are_refused_when_the_feed_says_so() {
     let plane = plane_with("key-a");
     let world = World::of_plane(plane.clone()).await;

@@ -186,6 +186,7 @@ impl<S: BucketStore> World<S> {
             records_per_s: setting.records_per_s,
             keys: setting.keys,
             region: setting.region,
+            anonymous: None,
         };
         let evidence = Arc::new(Shelf::default());
         let metrics = EdgeMetrics::register(&mut prometheus_client::registry::Registry::default());

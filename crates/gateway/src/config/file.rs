@@ -8,28 +8,27 @@ use std::time::Duration;
 
 use edge::limiter::{Cost, FailurePolicy};
 use edge::{AuthMode, RegionShare, RouteTerms};
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::Method;
 use serde_json::Value;
 use wire::error::{ErrorCode, FieldError};
 use wire::name::Name;
 use wire::strict::{Fields, Problems, shown};
 
 use super::read::{
-    address, base_url, count, flag_or_true, list, named, needed, object_of, parsed, path, percent,
-    secret, size, table, texts, time, whole, wrong,
+    address, base_url, count, flag_or_true, list, named, needed, object_of, parsed, path, secret,
+    size, table, texts, time, whole, wrong,
 };
+use super::upstream::upstream;
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    standalone, store,
+    anonymous, cors, limits, proxies, standalone, store, tls,
 };
-use crate::pairing::Pairing;
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
-use crate::upstream::health::{EjectionRules, ProbeRules};
 
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// Most entries of any list in the file.
-const ENTRIES_MAX: usize = 10_000;
+pub(super) const ENTRIES_MAX: usize = 10_000;
 
 /// Reads and checks the file; the lines say where and what.
 pub fn load(file: &Path) -> Result<Config, Vec<String>> {
@@ -63,20 +62,23 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
     let (store, deadline) = store::read(table(fields, "store"), beside, problems);
     let upstreams: Vec<UpstreamConfig> = named(fields, "upstream", problems)
         .into_iter()
-        .map(|(name, value)| upstream(name, value, problems))
+        .map(|(name, value)| upstream(name, value, beside, problems))
         .collect();
     let routes = routes(list(fields, "route", problems), &upstreams, problems);
     let operations = operations(table(fields, "operations"), beside, problems);
     refuse_own_port(&operations, &upstreams, problems);
+    let policy = policy(fields, beside, problems);
+    let anonymous = anonymous::read(table(fields, "anonymous"), &routes, &policy, problems);
     Config {
         workers,
-        listeners: listeners(named(fields, "listen", problems), problems),
+        listeners: listeners(named(fields, "listen", problems), beside, problems),
         operations,
         limits: bounds(table(fields, "limits"), problems),
         drain: drain(table(fields, "drain"), problems),
         store,
         deadline,
-        policy: policy(fields, beside, problems),
+        policy,
+        anonymous,
         routes,
         upstreams,
     }
@@ -86,15 +88,20 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
 fn refuse_own_port(operations: &Operations, upstreams: &[UpstreamConfig], problems: &mut Problems) {
     for upstream in upstreams {
         for (index, endpoint) in upstream.endpoints.iter().enumerate() {
-            if endpoint.parse::<SocketAddr>().is_ok_and(|address| address == operations.address) {
+            let address = endpoint.name.parse::<SocketAddr>();
+            if address.is_ok_and(|address| address == operations.address) {
                 let path = format!("upstream.{}.endpoints[{index}]", upstream.name);
-                wrong(problems, path, format!("`{endpoint}` is the gateway's operations port"));
+                wrong(
+                    problems,
+                    path,
+                    format!("`{}` is the gateway's operations port", endpoint.name),
+                );
             }
         }
     }
 }
 
-fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listener> {
+fn listeners(tables: Vec<(&str, &Value)>, beside: &Path, problems: &mut Problems) -> Vec<Listener> {
     let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
     let mut listeners: Vec<Listener> = tables
         .into_iter()
@@ -102,12 +109,22 @@ fn listeners(tables: Vec<(&str, &Value)>, problems: &mut Problems) -> Vec<Listen
             let mut fields = Fields::of(value, &format!("listen.{name}"), problems);
             let address = address(&mut fields, "address", problems, default);
             let http2 = flag_or_true(&mut fields, "http2", problems);
+            let tls = tls::listener(&mut fields, problems, beside);
+            let (proxy_protocol, trusted_proxies) = proxies::listener(&mut fields, problems);
             fields.finish(problems);
-            Listener { name: name.to_owned(), address, http2 }
+            let name = name.to_owned();
+            Listener { name, address, http2, tls, proxy_protocol, trusted_proxies }
         })
         .collect();
     if listeners.is_empty() {
-        listeners.push(Listener { name: "main".to_owned(), address: default, http2: true });
+        listeners.push(Listener {
+            name: "main".to_owned(),
+            address: default,
+            http2: true,
+            tls: None,
+            proxy_protocol: false,
+            trusted_proxies: Vec::new(),
+        });
     }
     // `main` first, so that it is the one announced.
     listeners.sort_by_key(|listener| (listener.name != "main", listener.name.clone()));
@@ -142,9 +159,11 @@ fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
         head_fields: size(f, "head_fields", problems, 1..=1_000, 100),
         body_bytes,
         head_time: time(f, "head_time", problems, 10 * SECOND),
+        handshake_time: time(f, "handshake_time", problems, 10 * SECOND),
         connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
         connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
         h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),
+        upgrades: limits::upgrades(f, problems),
         region_share: region_share(f, problems),
     };
     fields.finish(problems);
@@ -229,107 +248,6 @@ fn control(value: &Value, beside: &Path, problems: &mut Problems) -> Option<Cont
     })
 }
 
-fn upstream(name: &str, value: &Value, problems: &mut Problems) -> UpstreamConfig {
-    let place = format!("upstream.{name}");
-    if let Err(error) = Name::new(name) {
-        wrong(problems, place.clone(), error);
-    }
-    let mut fields = Fields::of(value, &place, problems);
-    let f = &mut fields;
-    let endpoints = endpoints(f, problems);
-    let http2 = parsed(f, "protocol", problems, |text| match text {
-        "http1" => Ok(false),
-        "http2" => Ok(true),
-        _ => Err("must be http1 or http2"),
-    });
-    let config = UpstreamConfig {
-        name: name.to_owned(),
-        endpoints,
-        http2: http2.unwrap_or(false),
-        connect_timeout: time(f, "connect_timeout", problems, SECOND),
-        head_timeout: time(f, "head_timeout", problems, 30 * SECOND),
-        idle_timeout: time(f, "idle_timeout", problems, 60 * SECOND),
-        keep_idle: time(f, "keep_idle", problems, 30 * SECOND),
-        max_connections: size(f, "max_connections", problems, 1..=1_000_000, 1_024),
-        health: f.get("health").map(|value| probes(&place, value, problems)),
-        ejection: ejection(&place, f.get("ejection"), problems),
-        pairing: f.get("pairing").and_then(|value| pairing(&place, value, problems)),
-    };
-    fields.finish(problems);
-    config
-}
-
-fn endpoints(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<String> {
-    let given = texts(fields, "endpoints", problems);
-    if given.is_empty() || given.len() > ENTRIES_MAX {
-        let what = "must be a list of at least one endpoint like \"127.0.0.1:9001\"";
-        wrong(problems, fields.path("endpoints"), what);
-    }
-    for (index, endpoint) in given.iter().enumerate() {
-        let has_port = endpoint.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-        });
-        if !has_port || canonical_host(endpoint).is_err() {
-            let path = format!("{}[{index}]", fields.path("endpoints"));
-            wrong(problems, path, format!("must be `host:port`, not `{endpoint}`"));
-        }
-    }
-    given.into_iter().map(ToOwned::to_owned).collect()
-}
-
-fn probes(place: &str, value: &Value, problems: &mut Problems) -> ProbeRules {
-    let mut fields = Fields::of(value, &format!("{place}.health"), problems);
-    let path = parsed(&mut fields, "path", problems, |text| {
-        canonical_path(text).map(|path| path.into_owned())
-    });
-    let rules = ProbeRules {
-        path: path.unwrap_or_else(|| "/healthz".to_owned()),
-        every: time(&mut fields, "every", problems, 5 * SECOND),
-        timeout: time(&mut fields, "timeout", problems, SECOND),
-        fall: count(&mut fields, "fall", problems, 1..=100, 3),
-        rise: count(&mut fields, "rise", problems, 1..=100, 2),
-    };
-    fields.finish(problems);
-    rules
-}
-
-fn ejection(place: &str, value: Option<&Value>, problems: &mut Problems) -> EjectionRules {
-    let rules = EjectionRules { consecutive: 5, period: 10 * SECOND, max_percent: 50 };
-    let Some(value) = value else { return rules };
-    let mut fields = Fields::of(value, &format!("{place}.ejection"), problems);
-    let rules = EjectionRules {
-        consecutive: count(&mut fields, "consecutive", problems, 0..=1_000, rules.consecutive),
-        period: time(&mut fields, "for", problems, rules.period),
-        max_percent: percent(&mut fields, "max_share", problems, rules.max_percent),
-    };
-    fields.finish(problems);
-    rules
-}
-
-fn pairing(place: &str, value: &Value, problems: &mut Problems) -> Option<Pairing> {
-    let mut fields = Fields::of(value, &format!("{place}.pairing"), problems);
-    let header = |text: &str| HeaderName::try_from(text).map_err(|_bad| "is no header name");
-    let status = whole(&mut fields, "deny_status", problems, 400..=599);
-    let status = status.and_then(|status| u16::try_from(status).ok());
-    let deny_status = status
-        .map_or(Ok(StatusCode::TOO_MANY_REQUESTS), StatusCode::from_u16)
-        .unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let decision_header = parsed(&mut fields, "decision_header", problems, header);
-    let marker_path = fields.path("deny_header");
-    let deny_header = fields.get("deny_header").map(|value| {
-        let mut fields = Fields::of(value, &marker_path, problems);
-        if fields.get("name").is_none() {
-            fields.missing("name", problems);
-        }
-        let name = parsed(&mut fields, "name", problems, header);
-        let value = parsed(&mut fields, "value", problems, HeaderValue::from_str);
-        fields.finish(problems);
-        name.map(|name| (name, value))
-    });
-    fields.finish(problems);
-    Some(Pairing { deny_status, deny_header: deny_header.flatten(), decision_header })
-}
-
 fn routes(items: &[Value], upstreams: &[UpstreamConfig], problems: &mut Problems) -> RouteTable {
     if items.is_empty() || items.len() > ENTRIES_MAX {
         wrong(problems, "route".to_owned(), "at least one [[route]] is needed");
@@ -372,14 +290,17 @@ fn route(
     };
     let auth = parsed(f, "auth", problems, |text| match text {
         "key" => Ok(AuthMode::Key),
+        "anonymous" => Ok(AuthMode::Anonymous),
         "none" => Ok(AuthMode::None),
-        _ => Err("must be key or none"),
+        _ => Err("must be key, anonymous or none"),
     });
     let failure = parsed(f, "failure", problems, |text| match text {
         "plan" => Ok(None),
         _ => text.parse::<FailurePolicy>().map(Some),
     });
     let strip_prefix = f.flag("strip_prefix", problems);
+    let place = f.path("cors");
+    let cors = f.get("cors").and_then(|value| cors::read(value, &place, &methods, problems));
     if strip_prefix && exact {
         wrong(problems, f.path("strip_prefix"), "an exact path has no prefix to strip");
     }
@@ -391,6 +312,7 @@ fn route(
         methods,
         upstream: index?,
         strip_prefix,
+        cors: cors.map(Box::new),
         number,
         terms: Arc::new(RouteTerms {
             name: name.map_or_else(|| upstream.name.clone(), |name| name.to_string()),

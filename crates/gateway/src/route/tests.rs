@@ -12,6 +12,7 @@ fn route(name: &str, host: HostRule, path: PathRule, methods: &[Method]) -> Rout
         methods: methods.to_vec(),
         upstream: 0,
         strip_prefix: true,
+        cors: None,
         number: 0,
         terms: Arc::new(RouteTerms {
             name: name.to_owned(),

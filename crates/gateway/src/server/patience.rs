@@ -29,6 +29,7 @@ pub(crate) struct Patient<T> {
     /// Made once a write had to wait, and then used again.
     unread: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    without_http2: bool,
 }
 
 #[derive(Debug)]
@@ -44,21 +45,38 @@ impl<T> Patient<T> {
     pub(crate) fn new(io: T, opening: Duration, unread_max: Duration) -> Patient<T> {
         let over = Box::pin(tokio::time::sleep(opening));
         let opening = Some(Opening { over, alike: 0 });
-        Patient { io, opening, unread_max, unread: None, waiting: false }
+        let without_http2 = false;
+        Patient { io, opening, unread_max, unread: None, waiting: false, without_http2 }
     }
 
-    fn opened(&mut self, bytes: &[u8]) {
-        let Some(opening) = &mut self.opening else { return };
+    /// Of a connection whose bytes tell nothing: only waits for a caller to take some.
+    pub(crate) fn with_protocol(io: T, unread_max: Duration) -> Patient<T> {
+        let without_http2 = false;
+        Patient { io, opening: None, unread_max, unread: None, waiting: false, without_http2 }
+    }
+
+    /// Whether a connection that turns out to be HTTP/2 is given up.
+    pub(crate) fn without_http2(self, without_http2: bool) -> Patient<T> {
+        Patient { without_http2, ..self }
+    }
+
+    fn opened(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(opening) = &mut self.opening else { return Ok(()) };
         for byte in bytes {
             if PREFACE.get(opening.alike) != Some(byte) {
                 self.opening = None;
-                return;
+                return Ok(());
             }
             opening.alike += 1;
+            if opening.alike == PREFACE.len() {
+                self.opening = None;
+                let what = "HTTP/2 is not spoken here";
+                let unwanted = self.without_http2;
+                let error = || io::Error::new(io::ErrorKind::Unsupported, what);
+                return if unwanted { Err(error()) } else { Ok(()) };
+            }
         }
-        if opening.alike == PREFACE.len() {
-            self.opening = None;
-        }
+        Ok(())
     }
 
     /// Passes a result of writing on, unless it has been `Pending` for too long.
@@ -99,7 +117,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
         let polled = Pin::new(&mut this.io).poll_read(cx, buf);
         if let Some(opening) = &mut this.opening {
             if polled.is_ready() {
-                this.opened(buf.filled().get(before..).unwrap_or_default());
+                if let Err(error) = this.opened(buf.filled().get(before..).unwrap_or_default()) {
+                    return Poll::Ready(Err(error));
+                }
             } else if opening.over.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(late("nothing that tells a protocol came")));
             }

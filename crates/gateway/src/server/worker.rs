@@ -7,7 +7,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -16,15 +16,17 @@ use edge::limiter::store::BucketStore;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
+use super::opening::{Caller, Opened, Opening};
 use super::patience::{Patient, UNREAD_MAX};
 use crate::config::Bounds;
-use crate::headers::ForwardedBy;
+use crate::peer::{Peer, Place, Proxies};
 use crate::pipeline::Pipeline;
+use crate::stream::Transport;
 use crate::upstream::Way;
 
 /// Pause after a failed accept: out of file descriptors is not cured by trying at once.
@@ -40,22 +42,39 @@ const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Worker<S> {
     shared: Arc<Shared<S>>,
-    sockets: Vec<(std::net::TcpListener, bool)>,
+    entrances: Vec<Entrance>,
+}
+
+/// A worker's part of a listener.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    /// Its own.
+    pub socket: std::net::TcpListener,
+    /// HTTP/2 beside HTTP/1.1.
+    pub http2: bool,
+    /// Proxies whose word about callers is believed.
+    pub proxies: Proxies,
+    /// What comes before HTTP.
+    pub opening: Opening,
 }
 
 /// A listener of a running worker.
 struct Port {
     listener: TcpListener,
-    engine: Arc<auto::Builder<TokioExecutor>>,
+    door: Arc<Door>,
+}
+
+/// What its connections meet.
+struct Door {
+    proxies: Proxies,
+    opening: Opening,
+    engine: auto::Builder<TokioExecutor>,
 }
 
 impl<S: BucketStore> Worker<S> {
-    /// A worker for these sockets; the flag is HTTP/2.
-    pub(crate) fn new(
-        shared: Arc<Shared<S>>,
-        sockets: Vec<(std::net::TcpListener, bool)>,
-    ) -> Worker<S> {
-        Worker { shared, sockets }
+    /// A worker for these sockets.
+    pub(crate) fn new(shared: Arc<Shared<S>>, entrances: Vec<Entrance>) -> Worker<S> {
+        Worker { shared, entrances }
     }
 
     /// Runs to the end of the drain, on the caller's thread.
@@ -77,11 +96,13 @@ impl<S: BucketStore> Worker<S> {
             clock: Arc::clone(&shared.clock),
             body_bound: shared.bounds.body_bytes,
             drain: shared.drain.clone(),
+            upgrades: shared.upgrades.clone(),
         });
         let mut ports = Vec::new();
-        for (socket, http2) in self.sockets {
-            let engine = Arc::new(engine(&shared.bounds, http2));
-            ports.push(Port { listener: TcpListener::from_std(socket)?, engine });
+        for Entrance { socket, http2, proxies, opening } in self.entrances {
+            let door = Door { proxies, opening, engine: engine(&shared.bounds, http2) };
+            let door = Arc::new(door);
+            ports.push(Port { listener: TcpListener::from_std(socket)?, door });
         }
         let open = GracefulShutdown::new();
         let accepting = accept_all(&ports, &shared, &pipeline, &open);
@@ -91,7 +112,8 @@ impl<S: BucketStore> Worker<S> {
             () = drained(&shared) => {}
         }
         drop(ports);
-        if tokio::time::timeout(shared.drain_rules.finish, open.shutdown()).await.is_err() {
+        let ended = async { tokio::join!(open.shutdown(), shared.upgrades.ended()) };
+        if tokio::time::timeout(shared.drain_rules.finish, ended).await.is_err() {
             tracing::warn!("requests under way at the end of the drain were cut off");
         }
         Ok(())
@@ -121,8 +143,8 @@ async fn accept_all<S: BucketStore>(
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         match accept(ports).await {
-            Ok((stream, peer, engine)) => {
-                take(stream, peer, &engine, permit, shared, pipeline, open);
+            Ok((stream, peer, door)) => {
+                take(stream, peer, &door, permit, shared, pipeline, open);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept");
@@ -132,15 +154,15 @@ async fn accept_all<S: BucketStore>(
     }
 }
 
-type Accepted = (TcpStream, SocketAddr, Arc<auto::Builder<TokioExecutor>>);
+type Accepted = (TcpStream, SocketAddr, Arc<Door>);
 
 /// The next connection of any port.
 async fn accept(ports: &[Port]) -> io::Result<Accepted> {
     poll_fn(|cx| {
         for port in ports {
             if let Poll::Ready(accepted) = port.listener.poll_accept(cx) {
-                let engine = Arc::clone(&port.engine);
-                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, engine)));
+                let door = Arc::clone(&port.door);
+                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, door)));
             }
         }
         Poll::Pending
@@ -151,29 +173,44 @@ async fn accept(ports: &[Port]) -> io::Result<Accepted> {
 fn take<S: BucketStore>(
     stream: TcpStream,
     peer: SocketAddr,
-    engine: &auto::Builder<TokioExecutor>,
+    door: &Arc<Door>,
     permit: OwnedSemaphorePermit,
     shared: &Arc<Shared<S>>,
     pipeline: &Arc<Pipeline<S>>,
     open: &GracefulShutdown,
 ) {
-    let Some(entered) = shared.addresses.enter(peer.ip()) else {
-        shared.metrics.connections_refused.inc();
-        return;
-    };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "connection gone before it was taken");
         return;
     }
-    let (pipeline, forwarded) = (Arc::clone(pipeline), ForwardedBy::new(peer.ip()));
-    let forwarded = Arc::new(forwarded);
-    let service = service_fn(move |request| {
-        let (pipeline, forwarded) = (Arc::clone(&pipeline), Arc::clone(&forwarded));
-        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &forwarded).await) }
-    });
-    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX);
-    let connection = engine.serve_connection(TokioIo::new(stream), service).into_owned();
-    let connection = open.watch(connection);
+    if door.opening.is_needed() {
+        let (door, watcher) = (Arc::clone(door), open.watcher());
+        let (own, pipeline) = (Arc::clone(shared), Arc::clone(pipeline));
+        let connection = async move {
+            let opened = tokio::select! {
+                opened = door.opening.pass(stream, peer.ip(), &own) => opened,
+                () = drained(&own) => None,
+            };
+            let Some(Opened { stream, peer, entered }) = opened else { return Ok(()) };
+            let place: Place = Arc::new((permit, entered));
+            watcher.watch(serve(&door, stream, peer, place, &own, &pipeline)).await
+        };
+        run(connection, shared);
+    } else {
+        let Some(entered) = shared.enter(peer.ip()) else { return };
+        let place: Place = Arc::new((permit, entered));
+        let stream = Transport::Clear(stream);
+        run(open.watch(serve(door, stream, peer.ip(), place, shared, pipeline)), shared);
+    }
+}
+
+type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs a connection, which holds its place.
+fn run<S>(
+    connection: impl Future<Output = Result<(), ConnectionError>> + Send + 'static,
+    shared: &Shared<S>,
+) {
     let metrics = Arc::clone(&shared.metrics);
     metrics.connections.inc();
     daemon::tasks::spawn("connection", async move {
@@ -181,8 +218,29 @@ fn take<S: BucketStore>(
             tracing::debug!(%error, "connection ended");
         }
         metrics.connections.dec();
-        drop((permit, entered));
     });
+}
+
+/// The HTTP of one connection; `place` is held to its end, whatever protocol it speaks by then.
+fn serve<S: BucketStore>(
+    door: &Door,
+    stream: Caller,
+    peer: IpAddr,
+    place: Place,
+    shared: &Shared<S>,
+    pipeline: &Arc<Pipeline<S>>,
+) -> impl GracefulConnection<Error = ConnectionError> + Send + 'static + use<S> {
+    let forwarded = door.opening.forwarded_by(peer);
+    let peer = Arc::new(Peer::new(peer, forwarded, &door.proxies, place));
+    let pipeline = Arc::clone(pipeline);
+    let service = service_fn(move |request| {
+        let (pipeline, peer) = (Arc::clone(&pipeline), Arc::clone(&peer));
+        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &peer).await) }
+    });
+    // With upgrades the engine reads the version also where it is told to speak HTTP/1 only.
+    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX)
+        .without_http2(!door.engine.is_http2_available());
+    door.engine.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
 }
 
 /// The HTTP engine with its bounds. Without a timer its deadlines would silently be off.

@@ -1,16 +1,60 @@
-//! Which endpoint: the less loaded of two random ones among the usable (pure).
+//! Which endpoint: the less loaded of two random ones, the next in turn, or the one of a key
+//! (pure).
 //!
 //! Two random choices keep load even without comparing all, and do not send everybody to the one
-//! that just came back. If none is usable all are used (panic): a health check that is wrong about
-//! everything must not take a service down that still answers.
+//! that just came back. If too few are usable, by default none, all are used (panic): a health
+//! check that is wrong about everything must not take a service down that still answers.
+
+use http::HeaderName;
+
+use super::hash;
+
+/// How an upstream's endpoints share its requests, each by its weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Balance {
+    /// The less loaded of two random ones.
+    LeastRequest,
+    /// One after the other.
+    RoundRobin,
+    /// By the value of this header as the service sees it; requests without it as above.
+    Hash(HeaderName),
+}
 
 /// An endpoint as the balancer sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     /// Healthy and not ejected.
     pub usable: bool,
+    /// It may have more requests out.
+    pub has_room: bool,
     /// Requests out now.
-    pub in_flight: usize,
+    pub in_flight: u64,
+    /// Its weight.
+    pub weight: u64,
+    /// What it counts with now, in hundredths of a weight: less than all soon after a return.
+    pub ramped: u64,
+    /// Its number for [`hash`].
+    pub id: u64,
+}
+
+/// One that may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) index: usize,
+    pub(crate) in_flight: u64,
+    pub(crate) weight: u64,
+    pub(crate) id: u64,
+}
+
+/// By what one is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pick {
+    /// Load.
+    Least,
+    /// So many were taken before.
+    Turn(u64),
+    /// Digest of a key.
+    Key(u64),
 }
 
 /// The choice.
@@ -18,93 +62,102 @@ pub(crate) struct Load {
 pub(crate) struct Choice {
     /// Index of the endpoint.
     pub index: usize,
-    /// No endpoint was usable, so all were candidates.
+    /// Too few endpoints were usable, so all were candidates.
     pub panic: bool,
 }
 
-/// Chooses among `loads`, without `tried` if there is another. `random(n)` is below `n`.
+/// Why there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoChoice {
+    /// There is no endpoint, or no other one.
+    Nobody,
+    /// All have as many requests out as they may.
+    Full,
+}
+
+/// Chooses among `loads`, without those `tried`. All are used if none is usable, or fewer than
+/// `panic_percent` of them. `random(n)` is below `n`.
 pub(crate) fn choose(
     loads: impl Iterator<Item = Load> + Clone,
-    tried: Option<usize>,
-    mut random: impl FnMut(usize) -> usize,
-) -> Option<Choice> {
-    let any_usable = loads.clone().any(|load| load.usable);
-    let candidates = loads
-        .enumerate()
-        .filter(|(index, load)| (load.usable || !any_usable) && Some(*index) != tried)
-        .map(|(index, load)| (index, load.in_flight));
-    let count = candidates.clone().count();
-    let first = match count {
-        0 => return None,
-        1 => 0,
-        _ => random(count),
-    };
-    let (index, in_flight) = candidates.clone().nth(first)?;
-    let mut choice = Choice { index, panic: !any_usable };
-    if count > 1 {
-        let second = (first + 1 + random(count - 1)) % count;
-        let (other, other_in_flight) = candidates.clone().nth(second)?;
-        if other_in_flight < in_flight {
-            choice.index = other;
-        }
+    panic_percent: usize,
+    tried: &[usize],
+    pick: Pick,
+    random: impl FnMut(u64) -> u64,
+) -> Result<Choice, NoChoice> {
+    let (mut all, mut usable) = (0, 0);
+    for load in loads.clone() {
+        all += 1;
+        usable += usize::from(load.usable);
     }
-    Some(choice)
+    let panic = usable == 0 || usable * 100 < panic_percent * all;
+    let open =
+        loads.enumerate().filter(|(index, load)| (load.usable || panic) && !tried.contains(index));
+    let candidates = open.clone().filter(|(_, load)| load.has_room).map(|(index, load)| {
+        // Who is used because nobody is well has no return to be careful about.
+        let weight = if panic { load.weight * 100 } else { load.ramped };
+        Candidate { index, in_flight: load.in_flight, weight, id: load.id }
+    });
+    let index = match pick {
+        Pick::Least => less_of_two(candidates, random),
+        Pick::Turn(turn) => in_turn(candidates, turn),
+        Pick::Key(key) => hash::preferred(candidates, key),
+    };
+    match index {
+        Some(index) => Ok(Choice { index, panic }),
+        None if open.count() > 0 => Err(NoChoice::Full),
+        None => Err(NoChoice::Nobody),
+    }
+}
+
+fn less_of_two(
+    candidates: impl Iterator<Item = Candidate> + Clone,
+    mut random: impl FnMut(u64) -> u64,
+) -> Option<usize> {
+    let weights: u64 = candidates.clone().map(|candidate| candidate.weight).sum();
+    if weights == 0 {
+        return None;
+    }
+    let first = at(candidates.clone(), random(weights))?;
+    let others = weights - first.weight;
+    if others == 0 {
+        return Some(first.index);
+    }
+    let second = at(candidates.filter(|other| other.index != first.index), random(others))?;
+    let less = second.in_flight * first.weight < first.in_flight * second.weight;
+    Some(if less { second.index } else { first.index })
+}
+
+/// As many turns of each as its weight, spread out: the places of all weights are visited in
+/// strides of about the golden section.
+fn in_turn(candidates: impl Iterator<Item = Candidate> + Clone, turn: u64) -> Option<usize> {
+    let part = candidates.clone().fold(0, |part, candidate| divisor(part, candidate.weight));
+    if part == 0 {
+        return None;
+    }
+    let candidates =
+        candidates.map(|candidate| Candidate { weight: candidate.weight / part, ..candidate });
+    let places: u64 = candidates.clone().map(|candidate| candidate.weight).sum();
+    let golden = (places * 618 / 1_000).max(1);
+    let stride = (golden..).find(|stride| divisor(*stride, places) == 1)?;
+    at(candidates, (turn % places) * stride % places).map(|candidate| candidate.index)
+}
+
+/// Greatest common divisor.
+const fn divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// The candidate at a place, if each has as many places as its weight.
+fn at(mut candidates: impl Iterator<Item = Candidate>, mut place: u64) -> Option<Candidate> {
+    candidates.find(|candidate| {
+        let here = place < candidate.weight;
+        place = place.saturating_sub(candidate.weight);
+        here
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn up(in_flight: usize) -> Load {
-        Load { usable: true, in_flight }
-    }
-
-    fn down(in_flight: usize) -> Load {
-        Load { usable: false, in_flight }
-    }
-
-    fn tally(loads: &[Load], tried: Option<usize>) -> Vec<u32> {
-        let mut random = fastrand::Rng::with_seed(7);
-        let mut counts = vec![0; loads.len()];
-        for _ in 0..3_000 {
-            let choice =
-                choose(loads.iter().copied(), tried, |n| random.usize(..n)).expect("there is one");
-            counts[choice.index] += 1;
-        }
-        counts
-    }
-
-    #[test]
-    fn equal_loads_share_evenly() {
-        for count in tally(&[up(0), up(0), up(0)], None) {
-            assert!((800..1_200).contains(&count), "{count}");
-        }
-    }
-
-    #[test]
-    fn of_two_the_less_loaded_is_taken_always() {
-        assert_eq!(tally(&[up(3), up(2)], None), [0, 3_000]);
-    }
-
-    #[test]
-    fn the_most_loaded_of_three_is_never_taken() {
-        let counts = tally(&[up(9), up(1), up(1)], None);
-        assert_eq!(counts[0], 0);
-    }
-
-    #[test]
-    fn unusable_ones_are_left_out_until_none_is_usable() {
-        assert_eq!(tally(&[down(0), up(5)], None), [0, 3_000]);
-        let all_down = [down(0), down(0)];
-        assert!(tally(&all_down, None).iter().all(|count| *count > 1_000));
-        let choice = choose(all_down.iter().copied(), None, |_| 0).unwrap();
-        assert!(choice.panic);
-    }
-
-    #[test]
-    fn a_second_try_goes_elsewhere_or_nowhere() {
-        assert_eq!(tally(&[up(0), up(9)], Some(0)), [0, 3_000]);
-        assert_eq!(choose([up(0)].into_iter(), Some(0), |_| 0), None);
-        assert_eq!(choose([].into_iter(), None, |_| 0), None);
-    }
-}
+mod tests;

@@ -11,14 +11,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::uri::Scheme;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::Endpoint;
+use super::tls::Dialer;
 use crate::body::Upload;
 
 /// Idle connections kept to one endpoint, by each worker.
@@ -47,6 +48,7 @@ pub(crate) enum SendError {
 /// The connections of one worker to one upstream.
 #[derive(Debug)]
 pub(crate) struct Connections {
+    dialer: Arc<Dialer>,
     http2: bool,
     connect_timeout: Duration,
     keep_idle: Duration,
@@ -83,8 +85,13 @@ impl Sender {
 
 impl Connections {
     /// None yet.
-    pub(crate) fn new(http2: bool, connect_timeout: Duration, keep_idle: Duration) -> Connections {
-        Connections { http2, connect_timeout, keep_idle, idle: Mutex::default() }
+    pub(crate) fn new(
+        dialer: Arc<Dialer>,
+        http2: bool,
+        connect_timeout: Duration,
+        keep_idle: Duration,
+    ) -> Connections {
+        Connections { dialer, http2, connect_timeout, keep_idle, idle: Mutex::default() }
     }
 
     /// An idle connection, if a usable one is kept.
@@ -122,9 +129,7 @@ impl Connections {
     }
 
     async fn open(&self, address: SocketAddr) -> io::Result<Sender> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let io = TokioIo::new(stream);
+        let io = TokioIo::new(self.dialer.dial(address).await?);
         if self.http2 {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new());
@@ -134,7 +139,7 @@ impl Connections {
         } else {
             let (sender, connection) =
                 http1::Builder::new().handshake(io).await.map_err(io::Error::other)?;
-            run(connection);
+            run(connection.with_upgrades());
             Ok(Sender::Http1(sender))
         }
     }
@@ -206,9 +211,12 @@ impl Lease {
         self.reusable = false;
     }
 
-    /// Whether requests name the host by `:authority`.
-    pub(crate) fn is_http2(&self) -> bool {
-        matches!(self.sender, Sender::Http2(_))
+    /// The scheme of its requests, if they name one: those of HTTP/2, by `:authority` and `:scheme`.
+    pub(crate) fn scheme(&self) -> Option<Scheme> {
+        match self.sender {
+            Sender::Http1(_) => None,
+            Sender::Http2(_) => Some(self.connections.dialer.scheme()),
+        }
     }
 
     /// Sends a request; the response head, or the request itself if nothing of it was written.

@@ -2,13 +2,11 @@
 //!
 //! Two state machines that are told the time, behind atomics that all workers share. An endpoint
 //! is used unless its probes failed `fall` times in a row, or its requests failed so often in a
-//! row that it is set aside for a while. An unprobed endpoint counts as well: a gateway that starts
-//! must not refuse what it has not asked yet.
+//! row that it is set aside for a while, or until `rise` probes in a row find it well. An unprobed
+//! endpoint counts as well: a gateway that starts must not refuse what it has not asked yet.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-
-use super::balance::Load;
 
 /// Active probes of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,17 +54,34 @@ pub(crate) struct Health {
     failed: AtomicU32,
     /// End of an ejection, microseconds of the gateway's clock; 0 if there was none.
     ejected_until_us: AtomicU64,
+    /// Probes in a row that found it well while it was ejected.
+    cured: AtomicU32,
+    /// When probes last found it up again, or it was found by its name; 0 if it never was away.
+    up_since_us: AtomicU64,
     /// Requests out now.
     in_flight: AtomicUsize,
 }
 
 impl Health {
-    /// As the balancer sees it at `now_us`.
-    pub(crate) fn load(&self, now_us: u64) -> Load {
-        Load {
-            usable: !self.down.load(Ordering::Relaxed) && !self.is_ejected(now_us),
-            in_flight: self.in_flight.load(Ordering::Relaxed),
-        }
+    /// Of an endpoint that is new at `now_us`.
+    pub(crate) fn new_at(now_us: u64) -> Health {
+        Health { up_since_us: AtomicU64::new(now_us), ..Health::default() }
+    }
+
+    /// Whether it is used at `now_us`.
+    pub(crate) fn is_usable(&self, now_us: u64) -> bool {
+        !self.down.load(Ordering::Relaxed) && !self.is_ejected(now_us)
+    }
+
+    /// Requests out now.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// When it was last away until; 0 if it never was.
+    pub(crate) fn returned_us(&self) -> u64 {
+        let ejected_until_us = self.ejected_until_us.load(Ordering::Relaxed);
+        self.up_since_us.load(Ordering::Relaxed).max(ejected_until_us)
     }
 
     /// Whether it is set aside at `now_us`.
@@ -76,7 +91,7 @@ impl Health {
 
     /// Counts a request in, if fewer than `most` are out.
     pub(crate) fn begin(&self, most: usize) -> bool {
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         if before < most {
             true
         } else {
@@ -85,13 +100,36 @@ impl Health {
         }
     }
 
-    /// Counts it out.
+    /// Counts it out. Who waits for room is looked for after this, never before.
     pub(crate) fn end(&self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Takes a probe's result; whether the endpoint went up or down by it.
-    pub(crate) fn probed(&self, well: bool, rules: &ProbeRules) -> Option<Turn> {
+    pub(crate) fn probed(&self, well: bool, now_us: u64, rules: &ProbeRules) -> Option<Turn> {
+        let turn = self.turned(well, rules);
+        let cured = self.cured(well, now_us, rules);
+        let up = cured || turn == Some(Turn::Up);
+        if up {
+            self.up_since_us.store(now_us, Ordering::Relaxed);
+        }
+        if up && self.is_usable(now_us) { Some(Turn::Up) } else { turn.filter(|_| !up) }
+    }
+
+    /// Ends an ejection when enough probes have found it well since.
+    fn cured(&self, well: bool, now_us: u64, rules: &ProbeRules) -> bool {
+        if !well || !self.is_ejected(now_us) {
+            self.cured.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let cured = rules.rise <= self.cured.fetch_add(1, Ordering::Relaxed) + 1;
+        if cured {
+            self.ejected_until_us.store(0, Ordering::Relaxed);
+        }
+        cured
+    }
+
+    fn turned(&self, well: bool, rules: &ProbeRules) -> Option<Turn> {
         let down = self.down.load(Ordering::Relaxed);
         if well != down {
             self.against.store(0, Ordering::Relaxed);
@@ -128,6 +166,7 @@ impl Health {
     /// Sets it aside.
     pub(crate) fn eject(&self, now_us: u64, rules: &EjectionRules) {
         self.failed.store(0, Ordering::Relaxed);
+        self.cured.store(0, Ordering::Relaxed);
         let period_us = u64::try_from(rules.period.as_micros()).unwrap_or(u64::MAX);
         self.ejected_until_us.store(now_us.saturating_add(period_us), Ordering::Relaxed);
     }
@@ -164,10 +203,30 @@ mod tests {
         let (health, rules) = (Health::default(), probes(3, 2));
         let turns: Vec<_> = "ffwfffwfww"
             .chars()
-            .filter_map(|c| health.probed(c == 'w', &rules).map(|turn| (c, turn)))
+            .filter_map(|c| health.probed(c == 'w', 9, &rules).map(|turn| (c, turn)))
             .collect();
         assert_eq!(turns, [('f', Turn::Down), ('w', Turn::Up)]);
-        assert!(health.load(0).usable);
+        assert!(health.is_usable(9));
+        assert_eq!(health.returned_us(), 9);
+    }
+
+    #[test]
+    fn probes_that_find_it_well_end_an_ejection_early() {
+        let (health, rules) = (Health::default(), probes(3, 2));
+        health.eject(0, &EJECTION);
+        for (well, turn) in [(true, None), (false, None), (true, None), (true, Some(Turn::Up))] {
+            assert!(!health.is_usable(5));
+            assert_eq!(health.probed(well, 5, &rules), turn);
+        }
+        assert!(health.is_usable(5));
+        assert_eq!(health.returned_us(), 5);
+        // One that is down by its probes too comes back when they say so.
+        let turns: Vec<_> = (0..3).map(|_| health.probed(false, 6, &rules)).collect();
+        assert_eq!(turns, [None, None, Some(Turn::Down)]);
+        health.eject(6, &EJECTION);
+        assert_eq!(health.probed(true, 7, &rules), None);
+        assert_eq!(health.probed(true, 7, &rules), Some(Turn::Up));
+        assert!(health.is_usable(7));
     }
 
     #[test]
@@ -180,8 +239,9 @@ mod tests {
         assert!(!health.met(Met::Failure, &EJECTION));
         assert!(health.met(Met::Failure, &EJECTION));
         health.eject(5, &EJECTION);
-        assert!(!health.load(10_000_004).usable);
-        assert!(health.load(10_000_005).usable);
+        assert!(!health.is_usable(10_000_004));
+        assert!(health.is_usable(10_000_005));
+        assert_eq!(health.returned_us(), 10_000_005);
     }
 
     #[test]
@@ -200,6 +260,6 @@ mod tests {
         assert!(health.begin(2) && health.begin(2) && !health.begin(2));
         health.end();
         assert!(health.begin(2));
-        assert_eq!(health.load(0).in_flight, 2);
+        assert_eq!(health.in_flight(), 2);
     }
 }

@@ -2,69 +2,110 @@
 //! are probed. One task of each kind for the whole gateway, with jitter, so that many gateways do
 //! not ask in step.
 //!
-//! When a name stops resolving, the last good addresses stay in use.
+//! When a name stops resolving, its last good addresses stay in use.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use daemon::Drain;
-use http::Request;
 use http::header::{HOST, HeaderValue, USER_AGENT};
+use http::{Request, Response, Uri};
 use http_body_util::Empty;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::time::Instant;
 
-use super::health::{ProbeRules, Turn};
+use super::health::{Health, ProbeRules, Turn};
 use super::{Endpoint, Upstream};
 
-/// How often names are resolved.
-const RESOLVE_EVERY: Duration = Duration::from_secs(5);
+/// Longest wait for a name, so that one that hangs does not keep others from being followed. Less
+/// than a gateway waits for names at its start.
+const NAME_MAX: Duration = Duration::from_secs(2);
+/// How often the gauges are set: ejections end by themselves.
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
 impl Upstream {
     /// Resolves all names now. Addresses that stay keep their health.
     pub(crate) async fn resolve(&self) {
-        let before = self.endpoints();
-        let mut addresses: Vec<SocketAddr> = Vec::new();
-        for name in &self.config.endpoints {
-            match tokio::net::lookup_host(name.as_str()).await {
-                Ok(found) => addresses.extend(of_one_family(found.collect())),
+        let asked = self.config.endpoints.iter().map(|endpoint| async move {
+            let answer = tokio::time::timeout(NAME_MAX, self.names.resolve(&endpoint.name)).await;
+            answer.unwrap_or_else(|elapsed| Err(elapsed.into()))
+        });
+        let answers = futures_util::future::join_all(asked).await;
+        let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut weights = BTreeMap::new();
+        for ((configured, good), answer) in
+            self.config.endpoints.iter().zip(resolved.iter_mut()).zip(answers)
+        {
+            let (upstream, name) = (&self.config.name, configured.name.as_str());
+            match answer.map(of_one_family) {
+                Ok(found) if !found.is_empty() => {
+                    self.dialer.found(name, &found);
+                    *good = found;
+                }
+                Ok(_) => {
+                    self.metrics.unresolved.inc();
+                    tracing::warn!(%upstream, name, "the name has no address");
+                }
                 Err(error) => {
-                    tracing::warn!(upstream = %self.config.name, name, %error, "not resolved");
-                    if !before.is_empty() {
-                        return; // the last good set stays
-                    }
+                    self.metrics.unresolved.inc();
+                    tracing::warn!(%upstream, name, %error, "not resolved");
                 }
             }
+            for address in good.iter() {
+                weights.entry(*address).or_insert(configured.weight);
+            }
         }
-        addresses.sort_unstable();
-        addresses.dedup();
-        if addresses.iter().eq(before.iter().map(|endpoint| &endpoint.address)) {
+        drop(resolved);
+        self.replace(&weights);
+    }
+
+    fn replace(&self, weights: &BTreeMap<SocketAddr, u64>) {
+        let before = self.endpoints();
+        if weights.keys().eq(before.iter().map(|endpoint| &endpoint.address)) {
             return;
         }
-        let endpoint = |address: SocketAddr| {
-            let known = before.iter().find(|endpoint| endpoint.address == address);
-            known.map_or_else(|| Arc::new(Endpoint::new(address)), Arc::clone)
+        let endpoint = |(address, weight): (&SocketAddr, &u64)| {
+            let known = before.iter().find(|endpoint| endpoint.address == *address);
+            known.map_or_else(|| Arc::new(self.endpoint(*address, *weight, &before)), Arc::clone)
         };
-        let endpoints: Arc<[Arc<Endpoint>]> = addresses.into_iter().map(endpoint).collect();
+        let endpoints: Arc<[Arc<Endpoint>]> = weights.iter().map(endpoint).collect();
+        let (upstream, count) = (&self.config.name, endpoints.len());
+        tracing::info!(%upstream, count, "endpoints by their names");
         *self.endpoints.write().unwrap_or_else(PoisonError::into_inner) = endpoints;
         self.count_healthy();
     }
 
+    /// One that joins others begins slowly; the first ones of a gateway share the load at once.
+    fn endpoint(&self, address: SocketAddr, weight: u64, before: &[Arc<Endpoint>]) -> Endpoint {
+        let health =
+            if before.is_empty() { Health::default() } else { Health::new_at(self.now_us()) };
+        Endpoint::new(address, weight, health, Arc::clone(&self.queue))
+    }
+
     /// Resolves again until the drain.
     pub(crate) async fn keep_resolved(self: Arc<Self>, drain: Drain) {
-        let all_fixed = self.config.endpoints.iter().all(|e| e.parse::<SocketAddr>().is_ok());
+        let mut names = self.config.endpoints.iter().map(|endpoint| endpoint.name.as_str());
+        let all_fixed = names.all(|name| name.parse::<SocketAddr>().is_ok());
         let mut ended = std::pin::pin!(drain.started());
+        let next = || Instant::now() + jittered(self.config.resolve_every);
+        let mut resolve_at = next();
         loop {
+            let gauges_at = Instant::now() + GAUGES_EVERY;
             tokio::select! {
                 () = &mut ended => return,
-                () = tokio::time::sleep(jittered(RESOLVE_EVERY)) => {}
+                () = tokio::time::sleep_until(gauges_at.min(resolve_at)) => {}
             }
-            if !all_fixed {
-                self.resolve().await;
+            if resolve_at <= Instant::now() {
+                if !all_fixed {
+                    self.resolve().await;
+                }
+                resolve_at = next();
             }
-            self.count_healthy(); // ejections end by themselves
+            self.count_healthy();
         }
     }
 
@@ -83,9 +124,9 @@ impl Upstream {
     }
 
     async fn probe(&self, endpoint: &Endpoint, rules: &ProbeRules) {
-        let asked = tokio::time::timeout(rules.timeout, ask(endpoint.address, rules)).await;
+        let asked = tokio::time::timeout(rules.timeout, self.ask(endpoint.address, rules)).await;
         let well = matches!(asked, Ok(Ok(true)));
-        let Some(turn) = endpoint.health.probed(well, rules) else { return };
+        let Some(turn) = endpoint.health.probed(well, self.now_us(), rules) else { return };
         self.count_healthy();
         let (upstream, address) = (&self.config.name, endpoint.address);
         match turn {
@@ -93,22 +134,36 @@ impl Upstream {
             Turn::Down => tracing::warn!(%upstream, %address, "endpoint is down"),
         }
     }
+
+    /// Probes speak the upstream's protocol over a connection of their own, so they also test
+    /// connecting.
+    async fn ask(&self, address: SocketAddr, rules: &ProbeRules) -> Result<bool, BoxError> {
+        let io = TokioIo::new(self.dialer.dial(address).await?);
+        let mut request = Request::new(Empty::<bytes::Bytes>::new());
+        let agent = HeaderValue::from_static("weir-gateway probe");
+        request.headers_mut().insert(USER_AGENT, agent);
+        if self.config.http2 {
+            let uri = Uri::builder().scheme(self.dialer.scheme()).authority(address.to_string());
+            *request.uri_mut() = uri.path_and_query(&rules.path).build()?;
+            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
+            answered(sender.send_request(request), connection).await
+        } else {
+            *request.uri_mut() = rules.path.parse()?;
+            request.headers_mut().insert(HOST, HeaderValue::try_from(address.to_string())?);
+            let (mut sender, connection) = http1::handshake(io).await?;
+            answered(sender.send_request(request), connection).await
+        }
+    }
 }
 
-/// Probes speak HTTP/1.1 over a connection of their own, so they also test connecting.
-async fn ask(
-    address: SocketAddr,
-    rules: &ProbeRules,
-) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let mut request = Request::new(Empty::<bytes::Bytes>::new());
-    *request.uri_mut() = rules.path.parse()?;
-    let headers = request.headers_mut();
-    headers.insert(HOST, HeaderValue::try_from(address.to_string())?);
-    headers.insert(USER_AGENT, HeaderValue::from_static("weir-gateway probe"));
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+async fn answered(
+    response: impl Future<Output = hyper::Result<Response<Incoming>>>,
+    connection: impl Future<Output = hyper::Result<()>>,
+) -> Result<bool, BoxError> {
     tokio::select! {
-        response = sender.send_request(request) => Ok(response?.status().is_success()),
+        response = response => Ok(response?.status().is_success()),
         ended = connection => ended.map(|()| false).map_err(Into::into),
     }
 }
@@ -120,7 +175,28 @@ fn of_one_family(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if v4.is_empty() { addresses } else { v4 }
 }
 
-/// From 90 % to 110 %.
+/// From 80 % to 100 %: never later than told.
 fn jittered(every: Duration) -> Duration {
-    every.mul_f64(0.9 + 0.2 * fastrand::f64())
+    every.mul_f64(0.8 + 0.2 * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_later_than_told_and_many_do_not_ask_in_step() {
+        let every = Duration::from_secs(5);
+        let waits: Vec<Duration> = (0..1_000).map(|_| jittered(every)).collect();
+        assert!(waits.iter().all(|wait| every.mul_f64(0.79) < *wait && *wait <= every));
+        assert!(waits.iter().max() > waits.iter().min().map(|least| *least + every / 10).as_ref());
+    }
+
+    #[test]
+    fn of_both_families_one_counts() {
+        let of = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let both: Vec<SocketAddr> = of(&["[::1]:1", "127.0.0.1:1", "127.0.0.2:1"]);
+        assert_eq!(of_one_family(both), of(&["127.0.0.1:1", "127.0.0.2:1"]));
+        assert_eq!(of_one_family(of(&["[::1]:1"])), of(&["[::1]:1"]));
+    }
 }

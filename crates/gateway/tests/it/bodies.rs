@@ -48,7 +48,7 @@ async fn post(to: SocketAddr, pieces: usize) -> std::io::Result<BufReader<TcpStr
 }
 
 #[tokio::test]
-async fn a_caller_that_writes_all_before_it_reads_still_gets_its_429() {
+async fn c18_a_caller_that_writes_all_before_it_reads_still_gets_its_429() {
     let service = Service::hello().await;
     let (clock, store) = standing();
     let plan = "burst = { capacity = 1, refill = \"1/d\" }";
@@ -57,7 +57,11 @@ async fn a_caller_that_writes_all_before_it_reads_still_gets_its_429() {
     for round in 0..5 {
         let exchange = async {
             let mut stream = post(gateway.traffic, 128).await.expect("8 MiB can be written");
-            answer(&mut stream).await
+            let answer = answer(&mut stream).await;
+            let mut rest = Vec::new();
+            let end = stream.read_to_end(&mut rest).await.map(|_| rest.len());
+            assert_eq!(end.ok(), Some(0), "the connection ends without a reset");
+            answer
         };
         let (status, body) = tokio::time::timeout(PATIENCE, exchange).await.expect("in time");
         assert!(status.starts_with("HTTP/1.1 429"), "round {round}: {status}");

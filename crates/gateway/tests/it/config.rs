@@ -222,3 +222,46 @@ fn a_regions_share_is_a_part_of_a_plan() {
         assert_eq!(config.is_ok(), good, "{share}: {config:?}");
     }
 }
+
+#[test]
+fn anonymous_callers_need_a_plan_and_proxies_are_networks() {
+    let route = "[[route]]\nupstream = \"up\"\nauth = \"anonymous\"\n\
+        [upstream.up]\nendpoints = [\"127.0.0.1:1\"]\n";
+    let plan = "[anonymous]\nplan = \"free\"\n";
+    assert_eq!(
+        errors(route),
+        ["route[0].auth: anonymous callers need a plan: set plan under [anonymous]"]
+    );
+    let found = errors(&format!("{plan}{route}"));
+    assert_eq!(found, ["anonymous.plan: there is no valid [plan.free]"]);
+    let named = "[plan.free]\nunlimited = true\n[client.\"anonymous.free\"]\nplan = \"free\"\n";
+    let found = errors(&format!("{plan}{named}{route}"));
+    assert_eq!(found, ["client.anonymous.free: is how anonymous callers are counted"]);
+    let listen = "[listen.main]\ntrusted_proxies = [\"10.0.0.0/8\", \"::1\", \"10.0.0.0/33\"]\n";
+    let found = errors(&format!("{listen}{REST}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("listen.main.trusted_proxies[2]: must be a network"), "{found:?}");
+}
+
+#[test]
+fn a_pages_origin_is_spelled_as_browsers_do() {
+    let cors = |table: &str| {
+        format!(
+            "[[route]]\nupstream = \"up\"\ncors = {table}\n\
+        [upstream.up]\nendpoints = [\"127.0.0.1:1\"]\n"
+        )
+    };
+    for (table, place) in [
+        ("{ origins = [] }", "route[0].cors.origins"),
+        ("{ origins = [\"https://a.example/\"] }", "route[0].cors.origins[0]"),
+        ("{ origins = [\"*\"], credentials = true }", "route[0].cors.origins"),
+        ("{ origins = [\"*\"], methods = [\"get\"] }", "route[0].cors.methods[0]"),
+        ("{ origins = [\"*\"], headers = [\"a b\"] }", "route[0].cors.headers[0]"),
+        ("{ origins = [\"*\"], expose = [\"\"] }", "route[0].cors.expose[0]"),
+        ("{ origins = [\"*\"], max_age = \"5\" }", "route[0].cors.max_age"),
+        ("{ origins = [\"*\"], origin = [] }", "route[0].cors.origin"),
+    ] {
+        let found = errors(&cors(table));
+        assert!(found.len() == 1 && found[0].starts_with(&format!("{place}: ")), "{found:?}");
+    }
+}

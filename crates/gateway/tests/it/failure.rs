@@ -108,27 +108,6 @@ async fn a_service_that_is_silent_is_a_504() {
 }
 
 #[tokio::test]
-async fn a_service_that_breaks_off_is_a_502_and_is_not_asked_again() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let text = file(PLAN, "", listener.local_addr().unwrap());
-    let accepted = Arc::new(std::sync::atomic::AtomicU32::new(0));
-    let counting = Arc::clone(&accepted);
-    let breaking = daemon::tasks::spawn("breaking service", async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            counting.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            let mut head = [0; 1_024];
-            // The request has arrived; then the connection closes without an answer.
-            let _read = tokio::io::AsyncReadExt::read(&mut stream, &mut head).await;
-        }
-    });
-    let gateway = Gateway::start(&text).await;
-    let reply = &gateway.calls(1).await[0];
-    assert_eq!((reply.status, reply.code().as_str()), (502, "upstream_failed"));
-    assert_eq!(accepted.load(std::sync::atomic::Ordering::SeqCst), 1, "sent once");
-    breaking.abort();
-}
-
-#[tokio::test]
 async fn what_could_not_be_sent_goes_to_another_endpoint() {
     let service = Service::hello().await;
     let endpoints = format!("\"{}\", \"{}\"", nobody().await, service.address);

@@ -3,6 +3,7 @@
 use http::Response;
 use http_body_util::{BodyExt, Full};
 
+use crate::support::caller::{request, send_from};
 use crate::support::service::{RawService, text};
 use crate::support::{Gateway, KEY, Service, file, get, raw};
 
@@ -37,6 +38,45 @@ async fn a_service_is_told_who_calls_by_the_gateway_alone() {
     assert_eq!(header("x-api-key"), None, "the key stays here");
     assert_eq!(seen.uri, "/a?b=%2F");
     assert_eq!(reply.header("x-weir-source"), "", "a service's answer");
+}
+
+#[tokio::test]
+async fn how_a_request_came_is_believed_of_trusted_proxies_alone() {
+    let service = Service::hello().await;
+    let proxies = "trusted_proxies = [\"127.0.0.9\"]\n[operations]\n";
+    let text = file(PLAN, "", service.address).replace("[operations]\n", proxies);
+    let gateway = Gateway::start(&text).await;
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let headers = [
+        ("x-api-key", KEY),
+        ("x-forwarded-for", "198.51.100.7"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "shop.example"),
+        ("x-forwarded-prefix", "/admin"),
+        ("traceparent", trace),
+        ("tracestate", "a=1"),
+    ];
+    for (from, address, proto, host, forwarded) in [
+        (
+            "127.0.0.9",
+            "198.51.100.7, 127.0.0.9",
+            "https",
+            "shop.example",
+            "for=198.51.100.7;proto=https, for=127.0.0.9;proto=http",
+        ),
+        ("127.0.0.50", "127.0.0.50", "http", "api.test", "for=127.0.0.50;proto=http"),
+    ] {
+        let reply = send_from(from, gateway.traffic, request("GET", "/", &headers)).await;
+        assert_eq!(reply.status, 200);
+        let seen = service.last().headers;
+        let told = |name: &str| seen.get(name).map(|value| value.to_str().unwrap());
+        assert_eq!(told("x-forwarded-for"), Some(address));
+        assert_eq!(told("x-forwarded-proto"), Some(proto));
+        assert_eq!(told("x-forwarded-host"), Some(host));
+        assert_eq!(told("forwarded"), Some(forwarded));
+        assert_eq!(told("x-forwarded-prefix"), None);
+        assert_eq!((told("traceparent"), told("tracestate")), (Some(trace), Some("a=1")));
+    }
 }
 
 #[tokio::test]
@@ -113,7 +153,6 @@ async fn what_has_two_readings_is_refused_and_reaches_nobody() {
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n", "400"),
         ("TRACE / HTTP/1.1\r\nhost: a\r\n", "501"),
         ("CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n", "501"),
-        ("GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n", "501"),
     ];
     for (head, status) in cases {
         let close = if head.contains("connection:") { "" } else { "connection: close\r\n" };

@@ -5,13 +5,25 @@
 mod support; // a whole world in a few lines
 
 #[cfg(test)]
+mod anonymous; // callers without a key
+#[cfg(test)]
+mod balance; // which endpoint, by load, turn or key
+#[cfg(test)]
 mod bodies; // streams, refused bodies, bounds
 #[cfg(test)]
 mod config; // every mistake at once
 #[cfg(test)]
+mod cors; // pages of other origins
+#[cfg(test)]
 mod drain; // a clean end
 #[cfg(test)]
 mod failure; // without a store, without a service
+#[cfg(test)]
+mod faults; // services that do what no service should
+#[cfg(test)]
+mod grpc; // calls, trailers, refusals
+#[cfg(test)]
+mod health; // away and back again
 #[cfg(test)]
 mod hygiene; // headers both ways
 #[cfg(test)]
@@ -19,8 +31,24 @@ mod keys; // what an API key is
 #[cfg(test)]
 mod limits; // denials and what they tell
 #[cfg(test)]
+mod names; // endpoints that move
+#[cfg(test)]
 mod ops; // the operations port
 #[cfg(test)]
 mod phases; // shadow and off are invisible
 #[cfg(test)]
+mod proxy_protocol; // what a balancer says about its caller
+#[cfg(test)]
+mod retries; // what is sent again, and what never
+#[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod tls; // certificates, old and new
+#[cfg(test)]
+mod upgrades; // connections that leave HTTP
+#[cfg(test)]
+mod upgrades_tls; // the same over TLS
+#[cfg(test)]
+mod upstream_file; // the upstream part of the file
+#[cfg(test)]
+mod upstream_tls; // services that show who they are

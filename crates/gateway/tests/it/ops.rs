@@ -1,6 +1,12 @@
 //! The operations port: alive, ready, counted, and one client's bucket for those with the token.
 
-use crate::support::{Gateway, Service, file, get};
+use std::sync::Arc;
+
+use edge::limiter::Clock;
+use edge::limiter::store::memory::MemoryStore;
+use limiter_core::testkit::{Fault, FaultyStore, ManualClock};
+
+use crate::support::{Gateway, Service, file, get, tally};
 
 const PLAN: &str = "burst = { capacity = 10, refill = \"1/s\" }";
 
@@ -12,6 +18,34 @@ async fn it_answers_without_a_key_and_is_not_reachable_through_traffic() {
         assert_eq!(get(gateway.operations, path, &[]).await.status, status, "{path}");
         assert_eq!(get(gateway.traffic, path, &[]).await.status, 401, "{path} is a route there");
     }
+}
+
+#[tokio::test]
+async fn c24_probes_are_free_and_live_without_a_store() {
+    let service = Service::hello().await;
+    let clock = Arc::new(ManualClock::default());
+    let memory = MemoryStore::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    let store = Arc::new(FaultyStore::new(memory));
+    let route = "auth = \"anonymous\"\n[anonymous]\nplan = \"five\"\n[plan.five]\n\
+        burst = { capacity = 5, refill = \"1/d\" }\nfailure = \"open\"\n";
+    let text = file(PLAN, route, service.address);
+    let gateway = Gateway::over(&text, Arc::clone(&store), clock).await;
+    let probe = async |count: usize| {
+        for _ in 0..count {
+            assert_eq!(get(gateway.operations, "/livez", &[]).await.status, 200);
+        }
+    };
+    probe(1_000).await;
+    assert!(store.calls().is_empty(), "no bucket is touched");
+    let mut replies = Vec::new();
+    for _ in 0..6 {
+        replies.push(get(gateway.traffic, "/", &[]).await);
+    }
+    assert_eq!(tally(&replies), [(200, 5), (429, 1)], "all tokens of the address were there");
+    store.always(Fault::Hang);
+    probe(1_000).await;
+    let ready = get(gateway.operations, "/readyz", &[]).await;
+    assert_eq!(ready.status, 200, "without a store the failure policy answers");
 }
 
 #[tokio::test]

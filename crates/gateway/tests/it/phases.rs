@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use edge::PolicySource;
 use edge::limiter::Clock;
+use gateway::upstream::names::SystemNames;
 use gateway::{Evidently, Parts};
 use http::Response;
 use http_body_util::{BodyExt, Full};
@@ -47,6 +48,7 @@ async fn six(phase: Phase) -> (Vec<String>, Vec<String>, Vec<TallyCell>) {
         clock: clock as Arc<dyn Clock>,
         source: PolicySource::ControlPlane(plane),
         evidence: Evidently(Some(Arc::clone(&kept) as _)),
+        names: Arc::new(SystemNames),
     };
     let gateway = Gateway::with(parse(&text), parts).await;
     eventually("the policy has arrived", async || {
@@ -115,6 +117,7 @@ async fn before_any_policy_everybody_is_told_to_wait() {
         clock: clock as Arc<dyn Clock>,
         source: PolicySource::ControlPlane(Arc::new(crate::support::plane::Away)),
         evidence: Evidently(None),
+        names: Arc::new(SystemNames),
     };
     let gateway = Gateway::with(parse(&text), parts).await;
     let replies = gateway.calls(2).await;

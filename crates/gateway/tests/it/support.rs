@@ -2,7 +2,10 @@
 
 pub(crate) mod caller;
 pub(crate) mod plane;
+pub(crate) mod scripted;
 pub(crate) mod service;
+pub(crate) mod socket;
+pub(crate) mod tls;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,6 +18,7 @@ use edge::limiter::store::BucketStore;
 use edge::limiter::store::memory::MemoryStore;
 use edge::limiter::{Clock, SystemClock};
 use gateway::config::{self, Config, PolicyChoice};
+use gateway::upstream::names::SystemNames;
 use gateway::{Evidently, Parts, file_policy};
 use limiter_core::testkit::ManualClock;
 use wire::key::{KeyHash, Pepper};
@@ -91,7 +95,14 @@ impl Gateway {
         let source = PolicySource::File(file_policy(file, 7));
         Gateway::with(
             config,
-            Parts { store, leases: false, clock, source, evidence: Evidently(None) },
+            Parts {
+                store,
+                leases: false,
+                clock,
+                source,
+                evidence: Evidently(None),
+                names: Arc::new(SystemNames),
+            },
         )
         .await
     }
@@ -121,6 +132,14 @@ impl Gateway {
         };
         let (traffic, operations) = (addresses["traffic"], addresses["operations"]);
         Gateway { traffic, operations, drain, context, ended }
+    }
+
+    /// A number that the gateway shows of the upstream `up`.
+    pub(crate) fn shown(&self, name: &str) -> u64 {
+        let start = format!("weir_gateway_upstream_{name}{{upstream=\"up\"}} ");
+        let text = self.context.metrics.render();
+        let line = text.lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap_or_else(|| panic!("no {start}in {text}")).parse().unwrap()
     }
 
     /// Answers to `count` equal calls, one after the other.

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::PATIENCE;
 
@@ -43,8 +43,17 @@ impl Reply {
 
 /// One request over a connection of its own.
 pub(crate) async fn send(to: SocketAddr, request: Request<Full<Bytes>>) -> Reply {
+    send_from("127.0.0.1", to, request).await
+}
+
+/// The same from another of this machine's addresses.
+pub(crate) async fn send_from(from: &str, to: SocketAddr, request: Request<Full<Bytes>>) -> Reply {
     let exchange = async {
-        let stream = TcpStream::connect(to).await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        if from != "127.0.0.1" {
+            socket.bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+        }
+        let stream = socket.connect(to).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         daemon::tasks::spawn("caller", connection);

@@ -40,7 +40,8 @@ impl Plane {
     }
 }
 
-fn found(hash: KeyHash) -> FoundKey {
+/// The key with this hash and its client.
+pub(crate) fn found(hash: KeyHash) -> FoundKey {
     FoundKey {
         hash,
         key: KeyValue {
