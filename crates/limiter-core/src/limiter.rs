@@ -32,7 +32,7 @@ pub(crate) mod waiters; // who waits
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -63,6 +63,7 @@ pub const TICK_EVERY: Duration = Duration::from_millis(50);
 const DRAIN_CALLS_MAX: usize = 256;
 /// Looks at leases while calls that were out then come back, a round trip apart.
 const DRAIN_LOOKS_MAX: usize = 16;
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Decides, over one store. Cheap to clone; all clones are one limiter.
 #[derive(Debug)]
@@ -90,6 +91,8 @@ struct Shared<S> {
     leased: Mutex<Vec<(BucketKey, Arc<Entry>)>>,
     /// Held while that list is looked through: it is empty meanwhile.
     tended: Mutex<()>,
+    /// Tasks that make calls.
+    flying: AtomicUsize,
 }
 
 type StoreCall = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
@@ -109,6 +112,7 @@ impl<S: BucketStore> Limiter<S> {
                 entries: HashMap::with_hasher(DigestHash),
                 leased: Mutex::default(),
                 tended: Mutex::default(),
+                flying: AtomicUsize::new(0),
             }),
         }
     }
@@ -199,7 +203,8 @@ impl<S: BucketStore> Limiter<S> {
                 let _tended = shared.tended.lock();
                 std::mem::take(&mut *shared.leased.lock())
             };
-            if look > 1 && leased.is_empty() {
+            let none_out = shared.flying.load(Ordering::Acquire) == 0;
+            if look > 1 && leased.is_empty() && none_out {
                 return;
             }
             for (key, entry) in leased {
@@ -215,7 +220,7 @@ impl<S: BucketStore> Limiter<S> {
                 }
             }
             ended(&mut calls).await;
-            tokio::time::sleep(shared.punctuality.round_trip()).await;
+            tokio::time::sleep(shared.punctuality.round_trip().max(DRAIN_PAUSE)).await;
         }
     }
 
@@ -391,6 +396,17 @@ impl<S: BucketStore> Shared<S> {
         next
     }
 
+    /// A lease that comes when this gateway ends is not kept.
+    fn returned_at_once(&self, entry: &Entry) -> Option<Flight> {
+        if !self.draining.load(Ordering::Relaxed) {
+            return None;
+        }
+        match entry.settle(&self.around(), self.clock.now()) {
+            Settled::Fly(flight) => Some(flight),
+            Settled::Nothing | Settled::Later => None,
+        }
+    }
+
     /// Ends the call, and makes the next ones while requests wait or something must be told.
     async fn keep_flying(
         self: Arc<Self>,
@@ -400,9 +416,13 @@ impl<S: BucketStore> Shared<S> {
         mut sent: Timestamp,
     ) {
         let entry = guard.entry();
+        let _counted = Counted::one_more(&self.flying);
         loop {
             let result = call.await;
-            match self.land(&entry, key, guard.lane, sent, result) {
+            let answered = result.is_ok();
+            let next = self.land(&entry, key, guard.lane, sent, result);
+            // A store that does not answer is not asked again only to be given something.
+            match next.or_else(|| if answered { self.returned_at_once(&entry) } else { None }) {
                 Some(flight) => {
                     guard.lane = flight.lane;
                     sent = self.clock.now();
@@ -439,6 +459,22 @@ impl Drop for Grounded {
         if let Some(entry) = self.entry.take() {
             entry.crash(self.lane);
         }
+    }
+}
+
+/// One of some, until dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Counted<'_> {
+    fn one_more(count: &AtomicUsize) -> Counted<'_> {
+        count.fetch_add(1, Ordering::AcqRel);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
