@@ -1,5 +1,6 @@
 //! The words between an entry and who drives it: questions, calls to make, and how they ended.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::settings::Extras;
@@ -108,4 +109,20 @@ pub(crate) enum Care {
     Watch,
     /// This call.
     Fly(Flight),
+}
+
+/// One of some, until dropped.
+pub(crate) struct Counted<'a>(&'a AtomicUsize);
+
+impl Counted<'_> {
+    pub(crate) fn one_more(count: &AtomicUsize) -> Counted<'_> {
+        count.fetch_add(1, Ordering::AcqRel);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
