@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 #![expect(unreachable_pub, reason = "a program has no outside; `pub` says what a module offers")]
 
+mod crowd; // clients of very different size
 mod report; // figures, limits, and whether all of them hold
 mod parts; // this binary as any part of Weir
 mod incident; // 9 × its contract, before and after

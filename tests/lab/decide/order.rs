@@ -1,10 +1,10 @@
 //! Whose requests come, one after the other: drawn beforehand, so that drawing costs nothing while
 //! decisions are measured.
 
+use crate::crowd::Crowd;
+
 /// Requests drawn; a slice goes round.
 const DRAWN: usize = 1 << 20;
-/// Exponent of the Zipf law of the clients' sizes.
-const ZIPF: f64 = 1.2;
 
 /// A circle of client numbers.
 #[derive(Debug)]
@@ -18,18 +18,8 @@ impl Order {
 
     /// Of `keys` clients, the first ones often.
     pub fn zipf(keys: u32, random: &mut fastrand::Rng) -> Order {
-        let mut sum = 0.0;
-        let sums: Vec<f64> = (1..=keys)
-            .map(|rank| {
-                sum += f64::from(rank).powf(-ZIPF);
-                sum
-            })
-            .collect();
-        let draw = |_| {
-            let point = random.f64() * sum;
-            let rank = sums.partition_point(|sum| *sum <= point);
-            u32::try_from(rank).unwrap_or(u32::MAX).min(keys - 1)
-        };
+        let crowd = Crowd::of(usize::try_from(keys).unwrap_or(usize::MAX));
+        let draw = |_| u32::try_from(crowd.one(random)).unwrap_or(u32::MAX);
         Order((0..DRAWN).map(draw).collect())
     }
 

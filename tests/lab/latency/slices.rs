@@ -9,12 +9,11 @@ use system_tests::oracle::{float, offered_achieved, quantile};
 use system_tests::traffic::{Sent, statuses};
 
 use super::CLIENTS;
+use crate::crowd::Crowd;
 
 /// A request sent later than this is not the intended load.
 const LATE_MAX: Duration = Duration::from_millis(50);
 const OFFERED_MIN: f64 = 0.98;
-/// Exponent of the clients' shares.
-const ZIPF: f64 = 1.2;
 
 /// Where requests go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,44 +56,15 @@ impl Way {
     }
 }
 
-/// How often each client asks: the first most, the others ever less (Zipf).
-#[derive(Debug)]
-pub struct Clients {
-    /// Share of this one and all before it.
-    up_to: Vec<f64>,
-}
-
-impl Clients {
-    /// All of them.
-    pub fn new() -> Clients {
-        let mut sum = 0.0;
-        let weights = (1..=CLIENTS).map(|rank| float(rank).powf(-ZIPF));
-        let mut up_to: Vec<f64> = weights
-            .map(|weight| {
-                sum += weight;
-                sum
-            })
-            .collect();
-        up_to.iter_mut().for_each(|share| *share /= sum);
-        Clients { up_to }
-    }
-
-    /// One at random.
-    pub fn one(&self, random: &mut fastrand::Rng) -> usize {
-        let drawn = random.f64();
-        self.up_to.partition_point(|share| *share <= drawn).min(CLIENTS - 1)
-    }
-}
-
 /// Evenly paced requests of clients at random, with a random shift inside each interval.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small, above 0")]
 pub fn shots(way: Way, per_s: f64, length: Duration, seed: u64) -> Vec<Shot> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let clients = Clients::new();
+    let crowd = Crowd::of(CLIENTS);
     let count = (per_s * length.as_secs_f64()) as usize;
     let one = |number: usize| Shot {
         at: Duration::from_secs_f64((float(number) + random.f64()) / per_s),
-        client: way.client(clients.one(&mut random)),
+        client: way.client(crowd.one(&mut random)),
         gateway: way.target(),
         service: 0,
     };
@@ -205,18 +175,6 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_few_clients_ask_most_and_all_ask() {
-        let (clients, mut random) = (Clients::new(), fastrand::Rng::with_seed(2));
-        let mut counts = vec![0_usize; CLIENTS];
-        for _ in 0..1_000_000 {
-            counts[clients.one(&mut random)] += 1;
-        }
-        assert!((200_000..300_000).contains(&counts[0]), "{}", counts[0]);
-        assert!(counts[..80].iter().sum::<usize>() > 800_000);
-        assert!(counts.iter().all(|count| *count > 0));
-    }
 
     #[test]
     fn every_turn_is_in_a_round_and_clients_of_two_ways_differ() {

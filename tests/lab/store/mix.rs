@@ -11,11 +11,10 @@ use super::cpu::{redis_cpu_us, script_calls};
 use super::fleet::{Fleet, GATEWAYS, Offered, offer};
 use super::memory::{contract, key};
 use super::script::plan;
+use crate::crowd::Crowd;
 
 /// Clients of the mix.
 const CLIENTS: u32 = 100_000;
-/// Exponent of the Zipf law of their sizes.
-const ZIPF: f64 = 1.2;
 /// Requests a second of the mix.
 const MIX_PER_S: f64 = 20_000.0;
 /// Before anything is counted: leases find their sizes.
@@ -57,8 +56,7 @@ const PRO: u32 = 200;
 
 /// Clients by size. Their plans suit them, but for the largest, who asks for twice its plan.
 pub struct Mix {
-    /// Running sums of the sizes.
-    sums: Vec<f64>,
+    crowd: Crowd,
     contracts: Vec<Contract>,
 }
 
@@ -68,27 +66,19 @@ impl Mix {
         let enterprise = plan(4_000, "2000/s", Some((20_000, "1500/s")))?;
         let pro = plan(400, "200/s", Some((4_000, "150/s")))?;
         let free = plan(40, "20/s", Some((400, "15/s")))?;
-        let mut sum = 0.0;
-        let sums = (1..=CLIENTS).map(|rank| {
-            sum += f64::from(rank).powf(-ZIPF);
-            sum
-        });
-        let sums = sums.collect();
         let plan_of = |rank| match rank {
             ..ENTERPRISE => enterprise,
             ENTERPRISE..PRO => pro,
             _ => free,
         };
-        let contracts = (0..CLIENTS).map(|rank| contract(key(rank), plan_of(rank))).collect();
-        Ok(Mix { sums, contracts })
+        let contracts: Vec<Contract> =
+            (0..CLIENTS).map(|rank| contract(key(rank), plan_of(rank))).collect();
+        Ok(Mix { crowd: Crowd::of(contracts.len()), contracts })
     }
 
     fn pick(&self, random: &mut fastrand::Rng) -> Contract {
-        let all = self.sums.last().copied().unwrap_or(1.0);
-        let point = random.f64() * all;
-        let rank = self.sums.partition_point(|sum| *sum <= point);
-        let last = self.contracts.len() - 1;
-        *self.contracts.get(rank.min(last)).expect("there are as many contracts as sums")
+        let contract = self.contracts.get(self.crowd.one(random));
+        *contract.expect("each client of the crowd has one")
     }
 
     /// A stretch of the mix.

@@ -5,12 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use gateway::config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::tls::{Authority, Https, Wants};
-use crate::support::{Gateway, KEY, PATIENCE, Service, eventually, file};
+use crate::support::{Gateway, KEY, PATIENCE, Service, eventually, file, mistakes};
 
 const PLAN: &str = "burst = { capacity = 1000, refill = \"1000/s\" }";
 const TRUSTED: &str = "proxy_protocol = true\ntrusted_proxies = [\"127.0.0.0/8\"]";
@@ -248,9 +247,6 @@ fn every_mistake_about_proxies_is_told_with_its_place() {
             "must be a network",
         ),
     ] {
-        let errors = config::parse(&text(nobody, listen), Path::new(".")).expect_err(listen);
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let told = |line: &String| line.starts_with(&format!("{place}:")) && line.contains(what);
-        assert!(lines.iter().any(told), "{place}, {what}: {lines:#?}");
+        mistakes(&text(nobody, listen), Path::new("."), place, what);
     }
 }

@@ -36,6 +36,16 @@ pub(crate) fn pepper() -> Pepper {
     Pepper::from_bytes(b"weir: keys of a file, no pepper.").unwrap()
 }
 
+/// The file is refused, and a line of the answer names this place and says this about it; all
+/// lines.
+pub(crate) fn mistakes(text: &str, beside: &Path, place: &str, what: &str) -> Vec<String> {
+    let errors = config::parse(text, beside).expect_err(text);
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let told = |line: &String| line.starts_with(&format!("{place}:")) && line.contains(what);
+    assert!(lines.iter().any(told), "{place}, {what}: {lines:#?}");
+    lines
+}
+
 /// A `[[key]]` table.
 pub(crate) fn key_table(id: &str, client: &str, key: &str) -> String {
     let hash = KeyHash::of_key(key, &pepper()).to_hex();

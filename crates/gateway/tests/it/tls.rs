@@ -4,13 +4,12 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use gateway::config;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::support::tls::{Authority, Https, Wants};
-use crate::support::{Gateway, PATIENCE, Service, eventually, file, raw};
+use crate::support::{Gateway, PATIENCE, Service, eventually, file, mistakes, raw};
 
 const PLAN: &str = "burst = { capacity = 1000, refill = \"1000/s\" }";
 const ONE: &str = "{ cert_file = \"a.pem\", key_file = \"a.key\" }";
@@ -286,10 +285,7 @@ fn every_mistake_about_certificates_is_told_with_its_place() {
         ),
     ] {
         let text = text(folder.path(), nobody, listen);
-        let errors = config::parse(&text, Path::new(".")).expect_err(listen);
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let told = |line: &String| line.starts_with(&format!("{place}:")) && line.contains(what);
-        assert!(lines.iter().any(told), "{place}, {what}: {lines:#?}");
+        let lines = mistakes(&text, Path::new("."), place, what);
         assert!(!lines.concat().contains("PRIVATE KEY"), "{lines:#?}");
     }
 }

@@ -8,7 +8,7 @@ use http::Version;
 use tempfile::TempDir;
 
 use crate::support::tls::{Authority, SecureService};
-use crate::support::{Gateway, KEY, eventually, file, get};
+use crate::support::{Gateway, KEY, eventually, file, get, mistakes};
 
 const PLAN: &str = "burst = { capacity = 1000, refill = \"1000/s\" }";
 
@@ -160,10 +160,7 @@ fn every_mistake_about_tls_to_a_service_is_told_with_its_place() {
         ("a:1", "{ server_name = \"a b\" }", "upstream.up.tls.server_name", "name or address"),
         ("a:1", "{ verify = false }", "upstream.up.tls.verify", ""),
     ] {
-        let errors = config::parse(&text(endpoint, tls), folder.path()).expect_err(tls);
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let told = |line: &String| line.starts_with(&format!("{place}:")) && line.contains(what);
-        assert!(lines.iter().any(told), "{place}, {what}: {lines:#?}");
+        mistakes(&text(endpoint, tls), folder.path(), place, what);
     }
     let good = text("a:1", "{ ca_file = \"ca.pem\", server_name = \"b.test\" }");
     assert!(config::parse(&good, Path::new(folder.path())).is_ok());
