@@ -10,6 +10,8 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use crate::body::ReplyBody;
 use crate::reply::RETRY_AFTER_MS;
 
+/// Media types have no case (RFC 9110, section 8.3.1).
+const GRPC: &[u8] = b"application/grpc";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// Milliseconds until a retry is worth while; negative: it never is.
@@ -21,8 +23,9 @@ pub(crate) fn kind(method: &Method, headers: &HeaderMap) -> Option<HeaderValue> 
         return None;
     }
     let content_type = headers.get(CONTENT_TYPE)?;
-    let rest = content_type.as_bytes().strip_prefix(b"application/grpc")?;
-    matches!(rest.first(), None | Some(b'+' | b'-' | b';')).then(|| content_type.clone())
+    let (name, rest) = content_type.as_bytes().split_at_checked(GRPC.len())?;
+    let fits = matches!(rest.trim_ascii_start().first(), None | Some(b'+' | b'-' | b';'));
+    (name.eq_ignore_ascii_case(GRPC) && fits).then(|| content_type.clone())
 }
 
 /// Makes a refusal one that callers of this kind understand.
@@ -96,6 +99,19 @@ fn encoded(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn media_types_have_no_case_and_end_somewhere() {
+        let of = |content_type: &'static str| {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, content_type.parse().unwrap())]);
+            kind(&Method::POST, &headers).is_some()
+        };
+        for grpc in ["application/grpc", "Application/GRPC", "application/grpc ;x=1"] {
+            assert!(of(grpc), "{grpc}");
+        }
+        assert!(of("application/grpc+proto") && of("application/grpc-web"));
+        assert!(!of("application/grpcx") && !of("application/json") && !of("a"));
+    }
 
     #[test]
     fn grpc_is_told_by_the_content_type_of_a_post() {

@@ -49,6 +49,14 @@ pub(crate) struct Wish {
     caller: OnUpgrade,
 }
 
+/// With a version or without (RFC 9110, section 7.8).
+fn is_h2c(protocol: &[u8]) -> bool {
+    protocol
+        .split(|byte| *byte == b'/')
+        .next()
+        .is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"))
+}
+
 impl Wish {
     /// The wish of a request, if it has one that can be passed on. All others are no mistakes: a
     /// server may ignore an `Upgrade`, and then the request is answered as if it had none.
@@ -57,7 +65,7 @@ impl Wish {
         let fits = request.version() == Version::HTTP_11
             && request.body().is_end_stream()
             && has_token(request.headers(), b"upgrade")
-            && !tokens(protocols).any(|protocol| protocol.eq_ignore_ascii_case(b"h2c"));
+            && !tokens(protocols).any(is_h2c);
         let protocols = fits.then(|| protocols.clone())?;
         Some(Wish { protocols, caller: hyper::upgrade::on(request) })
     }
@@ -366,6 +374,12 @@ mod tests {
             map.append(name, HeaderValue::from_static(value));
         }
         map
+    }
+
+    #[test]
+    fn h2c_is_known_with_and_without_a_version() {
+        assert!(is_h2c(b"h2c") && is_h2c(b"H2C/1"));
+        assert!(!is_h2c(b"websocket") && !is_h2c(b"h2c2"));
     }
 
     #[test]

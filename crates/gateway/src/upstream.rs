@@ -49,7 +49,7 @@ pub(crate) struct Endpoint {
     /// The same, for request targets.
     authority: Authority,
     /// Its part of the requests, beside those of others.
-    weight: u64,
+    weight: AtomicU64,
     /// Its number for hashes: that of its address, so the same in all gateways.
     id: u64,
     /// How it does.
@@ -64,7 +64,7 @@ impl Endpoint {
         let authority =
             Authority::try_from(text.as_str()).expect("a printed socket address is an authority");
         let id = hash::digest(text.as_bytes());
-        Endpoint { address, authority, weight, id, health, queue }
+        Endpoint { address, authority, weight: AtomicU64::new(weight), id, health, queue }
     }
 }
 

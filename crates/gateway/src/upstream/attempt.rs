@@ -87,6 +87,9 @@ impl Way {
         if fails {
             upstream.met(endpoint, Met::Failure);
         }
+        if matches!(ended, Ended::Failed(Failed::Timeout)) {
+            lease.abandon();
+        }
         Err(ended)
     }
 

@@ -211,6 +211,14 @@ impl Lease {
         self.reusable = false;
     }
 
+    /// Nobody else is to use it: it was silent for too long, and may be dead.
+    pub(crate) fn abandon(&mut self) {
+        self.reusable = false;
+        if matches!(self.sender, Sender::Http2(_)) {
+            self.connections.lock().remove(&self.address);
+        }
+    }
+
     /// The scheme of its requests, if they name one: those of HTTP/2, by `:authority` and `:scheme`.
     pub(crate) fn scheme(&self) -> Option<Scheme> {
         match self.sender {

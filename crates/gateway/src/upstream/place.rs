@@ -5,12 +5,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::sync::Notify;
 
 use super::balance::{self, Balance, Choice, Load, NoChoice, Pick};
 use super::{Endpoint, Failed, Upstream, hash, slow_start};
+
+/// Whoever waits for room looks again so often, whatever wakes it.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Requests of one upstream that wait for room, of all workers.
 #[derive(Debug, Default)]
@@ -111,7 +115,10 @@ impl Upstream {
             match self.place_now(aim) {
                 Ok(place) => return Ok(place),
                 Err(NoChoice::Nobody) => return Err(Failed::NoEndpoint),
-                Err(NoChoice::Full) => freed.await,
+                // An end may wake one who cannot use it, and a return to health wakes nobody.
+                Err(NoChoice::Full) => {
+                    let _freed_or_not = tokio::time::timeout(LOOK_EVERY, freed).await;
+                }
             }
         }
     }
@@ -151,13 +158,14 @@ impl Upstream {
     fn load(&self, endpoint: &Endpoint, now_us: u64) -> Load {
         let health = &endpoint.health;
         let in_flight = health.in_flight();
+        let weight = endpoint.weight.load(Ordering::Relaxed);
         let share = slow_start::share(health.returned_us(), now_us, self.config.slow_start);
         Load {
             usable: health.is_usable(now_us),
             has_room: in_flight < self.config.max_connections,
             in_flight: u64::try_from(in_flight).unwrap_or(u64::MAX),
-            weight: endpoint.weight,
-            ramped: endpoint.weight * share,
+            weight,
+            ramped: weight * share,
             id: endpoint.id,
         }
     }

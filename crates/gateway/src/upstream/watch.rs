@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +66,11 @@ impl Upstream {
 
     fn replace(&self, weights: &BTreeMap<SocketAddr, u64>) {
         let before = self.endpoints();
+        for endpoint in before.iter() {
+            if let Some(weight) = weights.get(&endpoint.address) {
+                endpoint.weight.store(*weight, Ordering::Relaxed);
+            }
+        }
         if weights.keys().eq(before.iter().map(|endpoint| &endpoint.address)) {
             return;
         }

@@ -2,7 +2,7 @@
 //! happens when all are full.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -237,4 +237,31 @@ async fn a_full_endpoint_is_passed_over_while_another_has_room() {
     .await;
     assert_eq!(tally(&gateway.calls(20).await), [(200, 20)]);
     held.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn who_waits_for_room_is_served_by_an_endpoint_that_returns() {
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let fails_once = Scripted::new(move |_| {
+        let mut calls = counted.lock().unwrap();
+        *calls += 1;
+        if *calls == 1 { Act::Close } else { Act::Say(OK) }
+    })
+    .await;
+    let full = Scripted::new(|_| Act::Keep).await;
+    let endpoints = [format!("\"{}\"", fails_once.address), format!("\"{}\"", full.address)];
+    let lines = "max_connections = 1\nconnect_timeout = \"5s\"\nbalance = \"round_robin\"\n\
+                 retry = { attempts = 0 }\n\
+                 ejection = { consecutive = 1, for = \"500ms\", max_share = 1.0 }\n";
+    let gateway = Gateway::start(&over(&endpoints, lines)).await;
+    let traffic = gateway.traffic;
+    let call = || async move { get(traffic, "/", &[("x-api-key", KEY)]).await.status };
+    let first = [daemon::tasks::spawn("one", call()), daemon::tasks::spawn("two", call())];
+    eventually("one fails and one is held", async || {
+        gateway.shown("ejections_total") == 1 && full.arrived().len() == 1
+    })
+    .await;
+    assert_eq!(call().await, 200, "it waits until the first one is back");
+    first.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, Full};
 
 use crate::support::caller::request;
 use crate::support::service::nobody;
-use crate::support::{Gateway, KEY, Reply, Service, file, get, send, standing, tally};
+use crate::support::{Gateway, KEY, Reply, Service, file, get, raw, send, standing, tally};
 
 const ORIGIN: &str = "https://app.example";
 const CORS: &str = "cors = { origins = [\"https://app.example\", \"http://localhost:3000\"] }\n";
@@ -172,4 +172,11 @@ async fn what_the_service_says_about_origins_is_replaced_and_others_are_served_i
     let asking = [("origin", ORIGIN), ("access-control-request-method", "GET")];
     let asked = send(gateway.traffic, request("OPTIONS", "/plain", &asking)).await;
     assert_eq!(asked.status, 401, "a request like any other");
+    // Nor is it a preflight if it brings a body: that would be a way past the limit.
+    let head = format!(
+        "OPTIONS / HTTP/1.1\r\nhost: a.test\r\norigin: {ORIGIN}\r\n\
+         access-control-request-method: GET\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
+    );
+    let asked = raw(gateway.traffic, head.as_bytes()).await;
+    assert!(asked.starts_with("HTTP/1.1 401"), "{asked}");
 }

@@ -2,9 +2,19 @@
 //! 502, a 504 or a visible break, never something that looks whole, and a connection in doubt is
 //! never used again.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::scripted::{Act, OK, Scripted};
 use crate::support::service::nobody;
@@ -282,4 +292,59 @@ async fn who_is_silent_to_the_end_of_the_whole_time_is_set_aside() {
     let replies = gateway.calls(40).await;
     assert_eq!(tally(&replies), [(200, 38), (504, 2)]);
     assert_eq!(gateway.shown("ejections_total"), 1);
+}
+
+/// Passes bytes on to `service`, both ways; those of the first connection only until it is `cut`.
+async fn leaky(
+    service: SocketAddr,
+    cut: Arc<AtomicBool>,
+    accepted: Arc<AtomicUsize>,
+) -> SocketAddr {
+    let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = front.local_addr().unwrap();
+    daemon::tasks::spawn("front", async move {
+        while let Ok((stream, _)) = front.accept().await {
+            let is_first = accepted.fetch_add(1, Ordering::SeqCst) == 0;
+            let cut = Arc::clone(&cut);
+            daemon::tasks::spawn("pipe", async move {
+                let (mut from, mut to) = stream.into_split();
+                let behind = TcpStream::connect(service).await.unwrap();
+                let (mut answers, mut questions) = behind.into_split();
+                let back = async move { tokio::io::copy(&mut answers, &mut to).await };
+                daemon::tasks::spawn("back", back);
+                let mut bytes = [0; 4_096];
+                while let Ok(count @ 1..) = from.read(&mut bytes).await {
+                    let is_lost = is_first && cut.load(Ordering::SeqCst);
+                    if !is_lost && questions.write_all(&bytes[..count]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn an_http2_connection_that_went_silent_is_used_no_more() {
+    let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let behind = service.local_addr().unwrap();
+    daemon::tasks::spawn("service", async move {
+        while let Ok((stream, _)) = service.accept().await {
+            let answer = service_fn(async |_request: http::Request<hyper::body::Incoming>| {
+                Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from("ok"))))
+            });
+            let engine = http2::Builder::new(TokioExecutor::new());
+            daemon::tasks::spawn("call", engine.serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    let (cut, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let front = leaky(behind, Arc::clone(&cut), Arc::clone(&accepted)).await;
+    let lines = "protocol = \"http2\"\nhead_timeout = \"300ms\"\nejection = { consecutive = 0 }\n";
+    let gateway = Gateway::start(&(file(PLAN, "", front) + lines)).await;
+    assert_eq!(tally(&gateway.calls(3).await), [(200, 3)]);
+    assert_eq!(accepted.load(Ordering::SeqCst), 1);
+    cut.store(true, Ordering::SeqCst);
+    assert_eq!(tally(&gateway.calls(5).await), [(200, 4), (504, 1)]);
+    assert_eq!(accepted.load(Ordering::SeqCst), 2);
 }

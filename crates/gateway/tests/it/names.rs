@@ -75,11 +75,15 @@ async fn start(names: &Arc<Told>) -> Gateway {
 async fn start_with(endpoints: &str, names: &Arc<Told>) -> Gateway {
     let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let text = file("unlimited = true", "", nobody).replace("127.0.0.1:1", endpoints);
-    let config = parse(&(text + "resolve_every = \"20ms\"\n"));
+    start_text(&text, Arc::clone(names) as Arc<dyn Resolve>).await
+}
+
+async fn start_text(text: &str, names: Arc<dyn Resolve>) -> Gateway {
+    let config = parse(&format!("{text}resolve_every = \"20ms\"\n"));
     let PolicyChoice::File(policy) = &config.policy else { panic!("a file policy is meant") };
     let source = PolicySource::File(file_policy(policy, 7));
     let (clock, store) = standing();
-    let (evidence, names) = (Evidently(None), Arc::clone(names) as Arc<dyn Resolve>);
+    let evidence = Evidently(None);
     Gateway::with(config, Parts { store, leases: false, clock, source, evidence, names }).await
 }
 
@@ -191,4 +195,36 @@ fn names_are_asked_again_every_five_seconds_unless_told_otherwise() {
     let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let config = parse(&file("unlimited = true", "", nobody));
     assert_eq!(config.upstreams[0].resolve_every, Duration::from_secs(5));
+}
+
+/// Two names that trade places.
+#[derive(Debug)]
+struct Pair(Mutex<[SocketAddr; 2]>);
+
+impl Resolve for Pair {
+    fn resolve<'a>(&'a self, name: &'a str) -> Resolving<'a> {
+        let address = self.0.lock().unwrap()[usize::from(name.starts_with("heavy"))];
+        Box::pin(async move { Ok(vec![address]) })
+    }
+}
+
+#[tokio::test]
+async fn a_weight_goes_with_its_name() {
+    let (one, two) = (Service::hello().await, Service::hello().await);
+    let names = Arc::new(Pair(Mutex::new([one.address, two.address])));
+    let endpoints = "{ address = \"light.test:1\", weight = 1 }, \
+                     { address = \"heavy.test:1\", weight = 9 }";
+    let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let text = file("unlimited = true", "", nobody).replace("\"127.0.0.1:1\"", endpoints);
+    let text = text + "balance = \"round_robin\"\n";
+    let gateway = start_text(&text, Arc::clone(&names) as Arc<dyn Resolve>).await;
+    gateway.calls(20).await;
+    assert_eq!((one.requests(), two.requests()), (2, 18));
+    *names.0.lock().unwrap() = [two.address, one.address];
+    eventually("the weights have traded places", async || {
+        let before = one.requests();
+        gateway.calls(20).await;
+        one.requests() - before == 18
+    })
+    .await;
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::demand::Demand;
-use super::flight::{Flight, Lane, Surroundings, Word, hedge_after};
+use super::flight::{Flight, Lane, Surroundings, Word, hedge_after, poll_us};
 use super::kept::{KeptSeen, KeptTerms};
 use super::lease_book::{FEW_MAX, LeaseBook};
 use super::outage::Outage;
@@ -12,13 +12,13 @@ use super::retry::RetryQueue;
 use super::seen::Seen;
 use super::settings::{Terms, Witnessing};
 use super::share::LearnedShare;
-use super::unused::Unused;
+use super::unused::{Surplus, Unused};
 use super::waiters::Waiters;
 use crate::bucket::PLENTY;
 use crate::call::{Owed, PlanNumbers, Reply, Request, Witness};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
 use crate::degraded::PlanPart;
-use crate::limit::{Limit, Limits};
+use crate::limit::Limit;
 use crate::store::StoreError;
 use crate::time::Timestamp;
 
@@ -27,12 +27,8 @@ use crate::time::Timestamp;
 const LEASED_CAPACITY_MIN: u64 = 40;
 /// A hedge asks for at most one part in so many of what the bucket held last.
 const HEDGED_PART: u64 = 20;
-/// Shortest pause between two polls of an empty bucket.
-const POLL_MIN_US: u64 = 10_000;
 /// Of a bucket that is filled to three quarters nobody misses a few tokens.
 const NEARLY_FULL: (i64, i64) = (3, 4);
-/// All gateways together poll an empty bucket at most so often a second.
-const POLLS_PER_S_MAX: u64 = 5_000;
 /// A quiet key is remembered until its bucket must be full again, but for so long at least …
 const REMEMBERED_MIN: Duration = Duration::from_secs(30);
 /// … and at most.
@@ -44,18 +40,18 @@ pub(crate) struct Out {
     sent: Timestamp,
     /// Tokens wanted for waiting requests.
     pub(crate) need: u64,
-    unused_need: u64,
+    surplus: Surplus,
     returned: u64,
     owed: Owed,
     testified: bool,
 }
 
 impl Out {
-    fn new(request: &Request, sent: Timestamp) -> Box<Out> {
+    fn new(request: &Request, surplus: Surplus, sent: Timestamp) -> Box<Out> {
         Box::new(Out {
             sent,
             need: request.need,
-            unused_need: request.unused_need,
+            surplus,
             returned: request.lease.map_or(0, |lease| lease.returned),
             owed: request.owed,
             testified: request.witness.is_some(),
@@ -240,11 +236,11 @@ impl Books {
             request.low_water = self.demand.low_water(around.round_trip);
             request.scarce_poll_us = poll_us(&terms.plan.limits, around.gateways);
         }
-        self.report(&mut request, held, around, now);
+        let surplus = self.report(&mut request, held, around, now);
         if let Some(outage) = &mut self.outage {
             request.owed = outage.owed(around, now);
         }
-        self.main = Some(Out::new(&request, now));
+        self.main = Some(Out::new(&request, surplus, now));
         Flight { lane: Lane::Main, request }
     }
 
@@ -257,15 +253,23 @@ impl Books {
     ) -> Flight {
         let terms = self.newest(terms);
         let mut request = Request { reset: terms.reset, ..Request::take(terms.plan, 0, 0) };
-        self.report(&mut request, 0, around, now);
-        self.main = Some(Out::new(&request, now));
+        let surplus = self.report(&mut request, 0, around, now);
+        self.main = Some(Out::new(&request, surplus, now));
         Flight { lane: Lane::Main, request }
     }
 
-    fn report(&mut self, request: &mut Request, held: u64, around: &Surroundings, now: Timestamp) {
+    fn report(
+        &mut self,
+        request: &mut Request,
+        held: u64,
+        around: &Surroundings,
+        now: Timestamp,
+    ) -> Surplus {
+        let surplus = self.unused.take(now);
         request.lease = self.lease.report(held);
-        request.unused_need = self.unused.take(now);
+        request.unused_need = surplus.tokens;
         request.witness = self.witness(around);
+        surplus
     }
 
     fn witness(&self, around: &Surroundings) -> Option<Witness> {
@@ -288,13 +292,14 @@ impl Books {
         if self.beside.is_some() {
             return None;
         }
+        let surplus = self.unused.take(now);
         let request = Request {
             reset: terms.reset,
-            unused_need: self.unused.take(now),
+            unused_need: surplus.tokens,
             witness: self.witness(around),
             ..Request::take(terms.plan, need, least)
         };
-        self.beside = Some(Out::new(&request, now));
+        self.beside = Some(Out::new(&request, surplus, now));
         Some(Flight { lane: Lane::Beside, request })
     }
 
@@ -378,7 +383,7 @@ impl Books {
         };
         self.lease.still_returned(returned);
         if let Some(out) = asked {
-            self.unused.put(out.unused_need, out.sent);
+            self.unused.put_back(out.surplus);
         }
         reason
     }
@@ -480,15 +485,4 @@ impl Books {
         let standing = last.as_ref().map(Seen::standing);
         Decision { outcome, basis: Basis::Degraded(reason), standing }
     }
-}
-
-/// Pause between polls of an empty bucket: a quarter of its fill time at most.
-fn poll_us(limits: &Limits, gateways: u32) -> u64 {
-    let pause = POLL_MIN_US.max(u64::from(gateways) * 1_000_000 / POLLS_PER_S_MAX);
-    let quarter = limits
-        .iter()
-        .filter_map(|limit| limit.window())
-        .min()
-        .map_or(u64::MAX, |fill| u64::try_from(fill.as_micros() / 4).unwrap_or(u64::MAX));
-    pause.min(quarter)
 }

@@ -7,8 +7,14 @@ use super::settings::Extras;
 use super::waiters::Waiting;
 use crate::call::{Reply, Request};
 use crate::decision::Decision;
+use crate::limit::Limits;
 use crate::store::StoreError;
 use crate::time::Timestamp;
+
+/// Shortest pause between two polls of an empty bucket.
+const POLL_MIN_US: u64 = 10_000;
+/// All gateways together poll an empty bucket at most so often a second.
+const POLLS_PER_S_MAX: u64 = 5_000;
 
 /// The two calls of a key that may be out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +115,17 @@ pub(crate) enum Care {
     Watch,
     /// This call.
     Fly(Flight),
+}
+
+/// Pause between polls of an empty bucket: a quarter of its fill time at most.
+pub(crate) fn poll_us(limits: &Limits, gateways: u32) -> u64 {
+    let pause = POLL_MIN_US.max(u64::from(gateways) * 1_000_000 / POLLS_PER_S_MAX);
+    let quarter = limits
+        .iter()
+        .filter_map(|limit| limit.window())
+        .min()
+        .map_or(u64::MAX, |fill| u64::try_from(fill.as_micros() / 4).unwrap_or(u64::MAX));
+    pause.min(quarter)
 }
 
 /// One of some, until dropped.

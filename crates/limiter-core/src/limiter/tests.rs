@@ -306,6 +306,51 @@ async fn tokens_of_a_caller_who_has_gone_are_returned() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tokens_that_could_not_be_returned_in_time_are_not_granted_twice() {
+    let world = World::new(100, "100/s", FailurePolicy::CLOSED);
+    world.acts(&[Act::AnswerOnPermit]);
+    let gone = world.ask(40);
+    settle().await;
+    gone.abort();
+    settle().await;
+    *world.store.otherwise.lock() = Act::Refuse;
+    world.store.permits.add_permits(1);
+    settle().await;
+    for _tick in 0..60 {
+        advance(TICK_EVERY).await;
+        world.limiter.tick();
+        settle().await;
+        assert!(!world.take(1).await.is_allowed());
+    }
+    // The bucket is full again, and another gateway takes all of it.
+    let all = Request::take(world.contract.plan, 100, 100);
+    assert_eq!(world.store.buckets.call(&world.contract.key, &all).await.unwrap().granted, 100);
+    *world.store.otherwise.lock() = Act::Answer;
+    for _request in 0..60 {
+        assert!(!world.take(1).await.is_allowed(), "more than the bucket at one instant");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_come_just_as_their_caller_goes_are_returned() {
+    let world = World::leasing(100, "1/1000s", FailurePolicy::CLOSED);
+    world.acts(&[Act::AnswerOnPermit]);
+    let mut going = Box::pin(world.take(4));
+    let first = poll_fn(|context| Poll::Ready(going.as_mut().poll(context))).await;
+    assert!(first.is_pending());
+    world.store.permits.add_permits(1);
+    settle().await;
+    assert!(world.limiter.standing(&world.contract.key).is_some(), "the answer has come");
+    drop(going);
+    for _tick in 0..20 {
+        advance(TICK_EVERY).await;
+        world.limiter.tick();
+        settle().await;
+    }
+    assert_eq!(world.stored_tokens().await, 100);
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_error_of_the_store_is_decided_by_policy_and_named() {
     for (act, reason) in [
         (Act::Refuse, DegradedReason::Refused),

@@ -12,32 +12,38 @@ const FRESH: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(crate) struct Unused(Option<Box<Surplus>>);
 
-#[derive(Debug)]
-struct Surplus {
-    tokens: u64,
-    /// The oldest were granted then.
-    since: Timestamp,
+/// Tokens to give back, none by default.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Surplus {
+    pub(crate) tokens: u64,
+    /// The oldest were granted then: an age that no failed call resets.
+    pub(crate) since: Timestamp,
 }
 
 impl Unused {
     /// Adds tokens that were granted at `since`.
     pub(crate) fn put(&mut self, tokens: u64, since: Timestamp) {
-        if tokens == 0 {
+        self.put_back(Surplus { tokens, since });
+    }
+
+    /// Adds what a call that was not done would have given back.
+    pub(crate) fn put_back(&mut self, more: Surplus) {
+        if more.tokens == 0 {
             return;
         }
         match &mut self.0 {
             Some(surplus) => {
-                surplus.tokens += tokens;
-                surplus.since = surplus.since.min(since);
+                surplus.tokens += more.tokens;
+                surplus.since = surplus.since.min(more.since);
             }
-            None => self.0 = Some(Box::new(Surplus { tokens, since })),
+            None => self.0 = Some(Box::new(more)),
         }
     }
 
     /// Those that may still go back.
-    pub(crate) fn take(&mut self, now: Timestamp) -> u64 {
+    pub(crate) fn take(&mut self, now: Timestamp) -> Surplus {
         let fresh = self.0.take().filter(|surplus| now.since(surplus.since) <= FRESH);
-        fresh.map_or(0, |surplus| surplus.tokens)
+        fresh.map_or_else(Surplus::default, |surplus| *surplus)
     }
 
     pub(crate) fn are_some(&self) -> bool {
@@ -56,11 +62,11 @@ mod tests {
         unused.put(3, at(0));
         unused.put(2, at(50));
         assert!(unused.are_some());
-        assert_eq!(unused.take(at(100)), 5);
-        assert_eq!(unused.take(at(100)), 0);
+        assert_eq!(unused.take(at(100)).tokens, 5);
+        assert_eq!(unused.take(at(100)).tokens, 0);
         unused.put(2, at(150));
         unused.put(3, at(100));
-        assert_eq!(unused.take(at(201)), 0, "they are as old as the oldest");
+        assert_eq!(unused.take(at(201)).tokens, 0, "they are as old as the oldest");
         assert!(!unused.are_some());
     }
 }

@@ -78,6 +78,24 @@ async fn a_gateway_that_ends_gives_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_comes_while_its_gateway_ends_goes_back() {
+    let world = World::leasing(1_000, "1000/s", FailurePolicy::CLOSED);
+    load(&world, 100, 300).await;
+    world.limiter.drain().await;
+    // Asked before the end, answered after it.
+    world.limiter.shared.draining.store(false, Ordering::SeqCst);
+    world.acts(&[Act::AnswerOnPermit]);
+    let asked = world.ask(1);
+    settle().await;
+    world.limiter.drain().await;
+    world.store.permits.add_permits(1);
+    settle().await;
+    let _decided = asked.await.unwrap();
+    let after = world.limiter.inspect(&world.contract).await.unwrap();
+    assert_eq!(after.outstanding, 0, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_outlives_a_store_that_dies_until_its_deadline_and_no_longer() {
     let world = World::leasing(1_000, "1000/s", FailurePolicy::CLOSED);
     load(&world, 900, 1_000).await;
