@@ -7,6 +7,10 @@ use daemon::Failure;
 /// How many ports are tried above the first.
 const TRIES: u16 = 100;
 
+/// Any port is one of these: the kernel gives higher ones to outgoing connections, and one of those
+/// could come between the choice and its use.
+const ANY: std::ops::Range<u16> = 12_000..31_000;
+
 /// The ports of all parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ports {
@@ -42,9 +46,8 @@ pub(crate) fn choose(first: u16, say: impl Fn(&str)) -> Result<Ports, Failure> {
 
 fn free(wanted: u16) -> Option<(TcpListener, u16)> {
     (0..TRIES).find_map(|step| {
-        let port = if wanted == 0 { 0 } else { wanted.checked_add(step)? };
+        let port = if wanted == 0 { fastrand::u16(ANY) } else { wanted.checked_add(step)? };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
-        let port = listener.local_addr().ok()?.port();
         Some((listener, port))
     })
 }
