@@ -317,7 +317,8 @@ impl Entry {
             return Settled::Later;
         }
         let held = self.lease.expire(Tick::of_us(now.us()));
-        let something = held > 0 || books.has_to_return();
+        // What was spent is told as well: until then the store keeps room for it in the bucket.
+        let something = held > 0 || books.lease.counted() > 0 || books.has_to_return();
         match books.terms().filter(|_| something) {
             Some(terms) => Settled::Fly(self.return_all(&mut books, &terms, around, now)),
             None => Settled::Nothing,

@@ -78,6 +78,22 @@ async fn a_gateway_that_ends_gives_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_is_spent_keeps_no_room_when_its_gateway_ends() {
+    let world = World::leasing(1_000, "1000/s", FailurePolicy::CLOSED);
+    load(&world, 100, 300).await;
+    let now = world.limiter.shared.clock.now();
+    let entry = world.limiter.shared.entry(&world.contract.key, now);
+    // All of it, without asking for more.
+    while let Quick::Allowed { .. } = entry.quick(&world.contract, 1, now) {}
+    settle().await;
+    let before = world.limiter.inspect(&world.contract).await.unwrap();
+    assert!(before.outstanding > 0, "{before:?}");
+    world.limiter.drain().await;
+    let after = world.limiter.inspect(&world.contract).await.unwrap();
+    assert_eq!(after.outstanding, 0, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_comes_while_its_gateway_ends_goes_back() {
     let world = World::leasing(1_000, "1000/s", FailurePolicy::CLOSED);
     load(&world, 100, 300).await;
