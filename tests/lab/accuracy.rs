@@ -30,6 +30,8 @@ use play::Settings;
 const DEGRADED_MAX: f64 = 0.001;
 /// The same, if the machine held everything up for so long.
 const CONTROL_MAX_MS: f64 = 1.0;
+/// Most that the limiter may add at the 99th percentile.
+const ADDED_MAX_MS: f64 = 2.0;
 const OFFERED_MIN: f64 = 0.98;
 /// How often such a group is played again.
 const REPEATS_MAX: usize = 3;
@@ -139,10 +141,11 @@ async fn played(
     bail!("nothing was played")
 }
 
+/// What the machine adds by itself matters where waits are long enough to be judged by it.
 fn is_disturbed(figures: &Figures) -> bool {
     figures.degraded > DEGRADED_MAX
         || figures.offered < OFFERED_MIN
-        || figures.control_p99_ms > CONTROL_MAX_MS
+        || (figures.control_p99_ms > CONTROL_MAX_MS && figures.p99_ms > ADDED_MAX_MS)
 }
 
 fn line(figures: &Figures) -> String {
@@ -180,11 +183,15 @@ fn judged(all: &[(Cell, Figures)], quick: bool, report: &mut Report) {
     report.require("over_burst_ok", flag(over_burst <= 1.0), Limit::Exactly(1.0));
 
     let added = figures().map(Figures::added_p99_ms).fold(0.0, f64::max);
-    report.require("added_ms_p99", added, Limit::AtMost(2.0));
+    report.require("added_ms_p99", added, Limit::AtMost(ADDED_MAX_MS));
     let raw = figures().map(|figures| figures.p99_ms).fold(0.0, f64::max);
     report.field("p99_ms_with_the_machine", json!(raw));
 
-    let calls = figures().map(|f| f.calls_per_s / f.calls_allowed).fold(0.0, f64::max);
+    let calls = all
+        .iter()
+        .filter(|(cell, _)| cell.purpose != Purpose::Small)
+        .map(|(_, figures)| figures.calls_per_s / figures.calls_allowed)
+        .fold(0.0, f64::max);
     report.field("calls_over_allowed", json!(calls));
     report.require("calls_ok", flag(calls <= 1.0), Limit::Exactly(1.0));
     let degraded = figures().map(|figures| figures.degraded).fold(0.0, f64::max);
@@ -228,6 +235,7 @@ fn named(all: &[(Cell, Figures)], report: &mut Report) {
             Purpose::Grid => continue,
             Purpose::Fleet => format!("fleet_3_9_3_at_{}_tenths", cell.tenths),
             Purpose::Hot => format!("hot_10x_{}_limiters", cell.gateways),
+            Purpose::Small => "small_bucket_below_its_limit".to_owned(),
         };
         let Figures { error, calls_per_s, p99_ms, over_burst, .. } = figures;
         report.field(

@@ -133,7 +133,10 @@ async fn undisturbed(
             return Ok(run);
         }
         let percent = run.degraded * 100.0;
-        report.note(format!("run again: {percent:.2} % were decided without Redis"));
+        let early: usize = GROUPS.iter().map(|group| too_early(&run, group)).sum();
+        report.note(format!(
+            "run again: {percent:.2} % were decided without Redis; {early} refusals told too early a moment"
+        ));
     }
     bail!("it was never run")
 }
@@ -183,6 +186,12 @@ async fn once(
     Ok(Run { lines, arrivals, degraded: degraded / decided.max(1.0) })
 }
 
+/// Refusals of a group that told a moment too early.
+fn too_early(run: &Run, group: &Group) -> usize {
+    let clients = run.lines.iter().skip(group.from).take(group.to - group.from);
+    clients.map(|lines| judge::too_early(lines, group.contract)).sum()
+}
+
 fn judged(run: &Run, report: &mut Report) {
     let mut alone = Retries::default();
     let mut crowd = Retries::default();
@@ -193,7 +202,7 @@ fn judged(run: &Run, report: &mut Report) {
         let retries = Retries::of(clients().flatten());
         let uses: Vec<judge::Used> =
             clients().map(|lines| judge::used(lines, &run.arrivals, group.contract)).collect();
-        let too_early: usize = clients().map(|lines| judge::too_early(lines, group.contract)).sum();
+        let too_early = too_early(run, group);
         early += too_early;
         excess = uses.iter().map(|used| used.excess).fold(excess, f64::max);
         if group.callers > 1 {

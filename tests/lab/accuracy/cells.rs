@@ -31,6 +31,9 @@ pub enum Purpose {
     Fleet,
     /// Ten thousand requests a second against a tenth of it.
     Hot,
+    /// A bucket that holds a fifth of a second, well below its limit: no tenth of it lasts 100 ms,
+    /// so what its leases cost is reported.
+    Small,
 }
 
 /// One cell.
@@ -64,6 +67,10 @@ const fn fleet(tenths: u32) -> Cell {
 
 const fn hot(gateways: usize) -> Cell {
     Cell { purpose: Purpose::Hot, ..cell(gateways, Pattern::Balanced, 100, 1_000) }
+}
+
+const fn small() -> Cell {
+    Cell { purpose: Purpose::Small, ..cell(1, Pattern::Balanced, 5, 50_000) }
 }
 
 use Pattern::{Balanced, Hopping, HoppingOnOff, OnOff, Skewed};
@@ -121,6 +128,7 @@ pub const FULL: &[&[Cell]] = &[
     &[hot(1)],
     &[hot(3)],
     &[hot(50)],
+    &[small()],
 ];
 
 /// A few of them, for a robot.
@@ -198,8 +206,9 @@ impl Cell {
     /// The limits of its client.
     pub fn limits(&self) -> Result<Limits, LimitError> {
         let per_s = u64::from(self.per_s);
-        // A fast limit holds less than a second's worth, as real ones do.
-        let capacity = if self.per_s >= 50_000 { per_s / 5 } else { per_s };
+        // A fast limit that is used up holds less than a second's worth: that is the harder case.
+        let less = self.per_s >= 50_000 && (self.tenths >= 10 || self.purpose == Purpose::Small);
+        let capacity = if less { per_s / 5 } else { per_s };
         let limit =
             |capacity, per_s| Limit::new(Capacity::new(capacity)?, RefillRate::per_second(per_s)?);
         if self.pair {

@@ -41,8 +41,6 @@ pub struct Figures {
     pub over_burst_allowed: f64,
     /// The same if each admission counts at the moment of its question.
     pub over_burst_at_question: f64,
-    /// The same with what the failure policy admitted while the machine held Redis up.
-    pub over_burst_with_policy: f64,
     /// Share of requests decided without the store.
     pub degraded: f64,
     /// Share of requests asked in time.
@@ -83,7 +81,6 @@ impl Figures {
             over_burst: deepest_excess(&by_store, &plan.limits, |asked| asked.took_us),
             over_burst_allowed: f64::max(2.0, 0.002 * capacity),
             over_burst_at_question: deepest_excess(&by_store, &plan.limits, |_| 0),
-            over_burst_with_policy: deepest_excess(asked, &plan.limits, |asked| asked.took_us),
             degraded: float(degraded) / float(asked.len().max(1)),
             offered: float(in_time) / tokens(played.intended.max(1)),
             p99_ms: quantile_ms(asked.iter().map(|asked| asked.took_us), 99),
@@ -108,7 +105,6 @@ impl Figures {
             "over_burst_tokens": round(self.over_burst),
             "over_burst_allowed": self.over_burst_allowed,
             "over_burst_at_question": round(self.over_burst_at_question),
-            "over_burst_with_policy": round(self.over_burst_with_policy),
             "degraded_share": round(self.degraded), "offered": round(self.offered),
             "p99_ms": self.p99_ms, "control_p99_ms": self.control_p99_ms,
             "calls_per_s": round(self.calls_per_s), "calls_allowed": self.calls_allowed,

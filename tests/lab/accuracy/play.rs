@@ -309,7 +309,8 @@ impl Playing {
         let contract = |gateway: usize| {
             let name = format!("{} {run} {}", cell.name(), if apart { gateway } else { 0 });
             let key = BucketKey::new(VersionSource::File, ScopeId::Client(&name));
-            Contract { key, plan, reset: PlanVersion(0), failure: FailurePolicy::COARSE }
+            // What is admitted is then the limiter's doing alone, not a policy's.
+            Contract { key, plan, reset: PlanVersion(0), failure: FailurePolicy::CLOSED }
         };
         let mut offer = Offer::new(cell, length, settings.seed ^ ((number as u64) << 32));
         let stores = (0..cell.gateways)

@@ -88,3 +88,33 @@ fn a_bucket_that_refills_slowly_loses_nothing_to_leases_that_end() {
         }
     }
 }
+
+/// The sustained bucket runs dry while the burst bucket stays full: what is scarce is the tighter
+/// of the two, at each moment.
+#[test]
+fn a_burst_bucket_that_is_full_hides_no_scarce_sustained_bucket() {
+    for (capacity, routing) in
+        [(200, Routing::Balanced), (200, Routing::Skewed), (200, Routing::Hopping), (1_000, Routing::Balanced)]
+    {
+        let limits = Limits { burst: limit(capacity, "400/s"), sustained: Some(limit(100 * capacity, "40/s")) };
+        let scenario = Scenario {
+            gateways: 3,
+            limits,
+            routing,
+            shape: Shape::Poisson,
+            offered_per_s: 300.0,
+            cost_max: 1,
+            // Dry after a third of the time at the most.
+            length_us: capacity * 1_200_000,
+            kind: Kind::Calm,
+            round_trip_us: 500.0,
+            ..Scenario::random(9, SECONDS)
+        };
+        let verdict = play(&scenario);
+        assert!(verdict.broken.is_empty(), "{:?}", verdict.broken);
+        let what = format!("{capacity}, {routing:?}: {} of {}", verdict.admitted, verdict.ideal);
+        assert!(verdict.ideal < verdict.asked * 8 / 10, "{what}: the limit is felt");
+        assert!(verdict.admitted * 100 >= verdict.ideal * 99, "{what}");
+        assert!(verdict.admitted * 100 <= verdict.ideal * 101, "{what}");
+    }
+}
