@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::drain::Drain;
+use crate::drain::{Drain, Hangups};
 use crate::metrics::Metrics;
 use crate::settings::write_whole;
 use crate::tasks::Tasks;
@@ -26,6 +26,7 @@ pub struct Context {
     /// The service's registry.
     pub metrics: Metrics,
     announced: Arc<Announced>,
+    owns_process: bool,
 }
 
 #[derive(Debug)]
@@ -38,7 +39,13 @@ struct Announced {
 impl Context {
     /// For a service inside another process: `weir dev` and tests.
     pub fn in_process(drain: Drain) -> (Context, AddressesReceiver) {
-        Context::new(drain, None)
+        let (context, receiver) = Context::new(drain, None);
+        (Context { owns_process: false, ..context }, receiver)
+    }
+
+    /// SIGHUPs to the process from now on; none inside another process.
+    pub fn hangups(&self) -> std::io::Result<Hangups> {
+        if self.owns_process { Hangups::hear() } else { Ok(Hangups::none()) }
     }
 
     pub(crate) fn new(drain: Drain, ports_file: Option<PathBuf>) -> (Context, AddressesReceiver) {
@@ -53,6 +60,7 @@ impl Context {
             tasks: Tasks::new(),
             metrics: Metrics::new(),
             announced: Arc::new(announced),
+            owns_process: true,
         };
         (context, AddressesReceiver(receiver))
     }

@@ -1,4 +1,5 @@
-//! The end of a process: stop accepting, finish what was begun. The only place that hears signals.
+//! The end of a process: stop accepting, finish what was begun. The only place that hears signals,
+//! SIGHUP too.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -39,6 +40,33 @@ impl Drain {
             if begun.wait_for(|begun| *begun).await.is_err() {
                 drop(sender);
             }
+        }
+    }
+}
+
+/// SIGHUPs, by which operators ask for a fresh look at the settings.
+#[derive(Debug)]
+pub struct Hangups(Option<tokio::signal::unix::Signal>);
+
+impl Hangups {
+    /// None ever: inside another process, whose own signals they are.
+    pub(crate) fn none() -> Hangups {
+        Hangups(None)
+    }
+
+    /// Listens from now on; until then a SIGHUP ends the process.
+    pub(crate) fn hear() -> std::io::Result<Hangups> {
+        signal(SignalKind::hangup()).map(|signal| Hangups(Some(signal)))
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) {
+        let heard = match &mut self.0 {
+            Some(signal) => signal.recv().await,
+            None => None,
+        };
+        if heard.is_none() {
+            std::future::pending().await
         }
     }
 }

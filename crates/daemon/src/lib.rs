@@ -18,7 +18,7 @@ pub mod ops; // /livez, /readyz, /metrics, /buildz
 pub mod sql; // Postgres or SQLite by URL
 
 pub use context::{Addresses, AddressesReceiver, Context};
-pub use drain::Drain;
+pub use drain::{Drain, Hangups};
 pub use run::{Failure, run};
 pub use settings::{HasProcessFlags, ProcessFlags};
 pub use tasks::Tasks;

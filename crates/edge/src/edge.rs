@@ -32,6 +32,8 @@ use crate::record::{Recorder, RecorderSettings};
 use crate::region::RegionShare;
 use crate::ticket::{Decided, Judged, Ticket};
 
+mod renew; // what may change besides the policy
+
 /// Idle limiter entries, and positive keys beyond their bound, are looked for this often.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
 
@@ -100,7 +102,6 @@ pub struct Edge<S> {
     limiter: Limiter<S>,
     clock: Arc<dyn Clock>,
     pepper: Pepper,
-    anonymous: Option<Anonymous>,
     versions: VersionSource,
     shelf: Arc<Shelf>,
     keys: Arc<KeyCache>,
@@ -128,6 +129,7 @@ impl<S: BucketStore> Edge<S> {
             PolicySource::File(_) => file::VERSIONS,
         };
         let shelf = Arc::new(Shelf::new(settings.region));
+        shelf.set_anonymous(settings.anonymous.clone().map(|plan| Anonymous::new(plan, versions)));
         let keys =
             Arc::new(KeyCache::new(settings.keys, versions, Arc::clone(&clock), metrics.clone()));
         let boot = format!("{:016x}", fastrand::u64(..));
@@ -150,7 +152,6 @@ impl<S: BucketStore> Edge<S> {
             outbox,
             feed: Arc::new(http::Feed::new(&settings, boot)),
             pepper: settings.pepper,
-            anonymous: settings.anonymous.map(|plan| Anonymous::new(plan, versions)),
             source,
             metrics,
             stop: tokio::sync::watch::Sender::new(false),
@@ -166,7 +167,9 @@ impl<S: BucketStore> Edge<S> {
     pub async fn admit(&self, call: &Call<'_>) -> Admission {
         let holder = match call.route.auth {
             AuthMode::None => return Admission::Forward(self.ticket(None)),
-            AuthMode::Anonymous => anonymous::caller(self.anonymous.as_ref(), call.presented),
+            AuthMode::Anonymous => {
+                anonymous::caller(self.shelf.anonymous().as_deref(), call.presented)
+            }
             AuthMode::Key => self.key_holder(call.presented).await,
         };
         let subject = holder.and_then(|known| match self.shelf.current().as_ref() {

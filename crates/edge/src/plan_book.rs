@@ -16,6 +16,7 @@ use wire::plan::{CostRule, PlanLimits, PlanSpec, PlanValue, Scope};
 use wire::policy::{ClientValue, FEED_CHANGES_MAX, FeedAnswer, Object, Rejected, Snapshot};
 use wire::rollout::{Phase, RolloutValue, RuleSubject};
 
+use crate::anonymous::Anonymous;
 use crate::region::RegionShare;
 
 /// Reports of refused objects that are kept; beyond it the newest are not reported.
@@ -349,6 +350,7 @@ pub enum Offer {
 pub(crate) struct Shelf {
     region: RegionShare,
     book: ArcSwapOption<PlanBook>,
+    anonymous: ArcSwapOption<Anonymous>,
     writing: Mutex<()>,
 }
 
@@ -360,6 +362,15 @@ impl Shelf {
 
     pub(crate) fn region(&self) -> RegionShare {
         self.region
+    }
+
+    /// Callers that are known by their address alone, if there may be any.
+    pub(crate) fn anonymous(&self) -> Guard<Option<Arc<Anonymous>>> {
+        self.anonymous.load()
+    }
+
+    pub(crate) fn set_anonymous(&self, anonymous: Option<Anonymous>) {
+        self.anonymous.store(anonymous.map(Arc::new));
     }
 
     /// The book in force, if any has arrived. Short-lived: never held over a wait.

@@ -13,23 +13,22 @@ use edge::{CacheBounds, Edge, EdgeMetrics, EdgeSettings, Evidence, FilePolicy, P
 use tokio::net::TcpListener;
 use wire::client::plans::PlansClient;
 use wire::client::shadow::ShadowClient;
-use wire::key::{Pepper, token_hash};
+use wire::key::{KeyHash, Pepper, token_hash};
 
 use crate::config::{Config, ControlConfig, FileChoice, PolicyChoice, StoreChoice};
 use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
+use crate::reload::{self, Reloader};
+use crate::route::RouteTable;
+use crate::server::live::InForce;
 use crate::server::{self, Bound, PerAddress, Shared};
 use crate::store_watch;
 use crate::upgrade::Upgrades;
-use crate::upstream::Upstream;
+use crate::upstream::fleet::Fleet;
 use crate::upstream::names::{Resolve, SystemNames};
 
 /// Longest wait for records to leave at the end.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
-/// Longest wait for open requests on the operations port at the end.
-const OPERATIONS_END_MAX: Duration = Duration::from_secs(1);
-/// Longest wait for names at the start; what is not resolved by then comes later.
-const RESOLVE_MAX: Duration = Duration::from_secs(3);
 /// What listeners are announced as.
 const ANNOUNCED: [&str; 4] = ["traffic", "traffic2", "traffic3", "traffic4"];
 
@@ -198,37 +197,46 @@ pub async fn serve_with<S: BucketStore>(
     for (name, task) in edge.background() {
         context.tasks.spawn(name, task);
     }
-    let upstreams = upstreams(&config, &metrics, &parts.names, &parts.clock, &context).await;
-    let token = config.operations.token.as_ref().map(|token| token_hash(token.expose()));
-    let router = ops::router(&edge, token, context.metrics.clone(), context.drain.clone());
-    let operations_drain = daemon::Drain::new();
-    let ending = operations_drain.clone();
-    context.tasks.spawn("operations port", async move {
-        let served = daemon::ops::serve(operations, router, &ending, OPERATIONS_END_MAX).await;
-        if let Err(error) = served {
-            tracing::error!(%error, "the operations port ended");
-        }
-    });
+    let fleet = Fleet {
+        names: parts.names,
+        clock: Arc::clone(&parts.clock),
+        tasks: context.tasks.clone(),
+        drain: context.drain.clone(),
+        metrics: metrics.upstreams.clone(),
+    };
+    let made = fleet.make(&config.upstreams, &[]).await;
+    fleet.take_over(&made, &[]);
     keep_certificates(&mut bound, &metrics, &context);
-    announce(&context, &bound, operations_at);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
         upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
         edge: Arc::clone(&edge),
-        routes: config.routes,
-        upstreams,
+        in_force: InForce::new(reload::settings(&config, &made, Arc::clone(&metrics))),
         metrics,
-        bounds: config.limits,
-        drain_rules: config.drain,
         clock: parts.clock,
         drain: context.drain.clone(),
     });
-    let ended = server::run(shared, bound, config.workers).await;
+    let (workers, token) = (config.workers, token(&config));
+    let reloader = Reloader::new(config, made.all, Arc::clone(&shared), fleet).map(Arc::new);
+    if let Some(reloader) = &reloader {
+        let hangups = context.hangups().map_err(Failure::other)?;
+        let reloads = Arc::clone(reloader).run(hangups, context.drain.clone());
+        context.tasks.spawn("configuration", reloads);
+    }
+    let (registry, drain) = (context.metrics.clone(), context.drain.clone());
+    let router = ops::router(&edge, token, registry, drain, reloader);
+    let operations_drain = ops::serve(operations, router, &context);
+    announce(&context, &bound, operations_at);
+    let ended = server::run(shared, bound, workers).await;
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
     }
     operations_drain.start();
     ended.map_err(Failure::other)
+}
+
+fn token(config: &Config) -> Option<KeyHash> {
+    config.operations.token.as_ref().map(|token| token_hash(token.expose()))
 }
 
 /// Looks after the files of all listeners with TLS, if there are any.
@@ -252,21 +260,25 @@ fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSetti
         }
         PolicyChoice::File(file) => ("file".to_owned(), file.pepper.clone(), 0),
     };
-    let mut routes: Vec<String> =
-        config.routes.iter().map(|route| route.terms.name.clone()).collect();
-    routes.sort_unstable();
-    routes.dedup();
     Ok(EdgeSettings {
         gateway,
         build: env!("CARGO_PKG_VERSION").to_owned(),
         ops_url: ops_url(operations_at),
-        routes,
+        routes: route_names(&config.routes),
         pepper,
         records_per_s,
         keys: CacheBounds::default(),
         anonymous: config.anonymous.clone(),
         region: config.limits.region_share,
     })
+}
+
+/// Names of the routes, each once.
+pub(crate) fn route_names(routes: &RouteTable) -> Vec<String> {
+    let mut names: Vec<String> = routes.iter().map(|route| route.terms.name.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// The configured id; else the one that the state folder remembers, so that a restart is not
@@ -290,34 +302,6 @@ fn gateway_id(control: &ControlConfig) -> Result<String, Failure> {
 fn ops_url(at: SocketAddr) -> Option<String> {
     let everywhere = at.ip() == Ipv4Addr::UNSPECIFIED || at.ip() == Ipv6Addr::UNSPECIFIED;
     (!everywhere).then(|| format!("http://{at}"))
-}
-
-async fn upstreams(
-    config: &Config,
-    metrics: &Metrics,
-    names: &Arc<dyn Resolve>,
-    clock: &Arc<dyn Clock>,
-    context: &Context,
-) -> Vec<Arc<Upstream>> {
-    let mut upstreams = Vec::new();
-    for (config, metrics) in config.upstreams.iter().zip(&metrics.upstreams) {
-        let (names, clock) = (Arc::clone(names), Arc::clone(clock));
-        let upstream = Upstream::new(config.clone(), metrics.clone(), names, clock);
-        upstreams.push(Arc::new(upstream));
-    }
-    let resolved = futures_util::future::join_all(upstreams.iter().map(|up| up.resolve()));
-    if tokio::time::timeout(RESOLVE_MAX, resolved).await.is_err() {
-        tracing::warn!("not all names of upstreams could be resolved at the start");
-    }
-    for upstream in &upstreams {
-        let (own, drain) = (Arc::clone(upstream), context.drain.clone());
-        context.tasks.spawn("upstream names", own.keep_resolved(drain));
-        if let Some(rules) = upstream.config.health.clone() {
-            let (own, drain) = (Arc::clone(upstream), context.drain.clone());
-            context.tasks.spawn("upstream probes", own.keep_probed(rules, drain));
-        }
-    }
-    upstreams
 }
 
 fn announce(context: &Context, bound: &[Bound], operations_at: SocketAddr) {

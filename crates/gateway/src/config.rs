@@ -24,6 +24,8 @@ use crate::upstream::retry::RetryRules;
 use crate::upstream::tls::UpstreamTls;
 
 mod file; // TOML → Config, every mistake with its path
+mod origin; // which file, and what stood in it
+pub(crate) mod fixed; // what needs a restart
 mod read; // the small readers it is made of
 mod upstream; // where services are, and how they are used
 mod anonymous; // callers that are known by their address alone
@@ -35,6 +37,8 @@ mod proxies; // who may speak for callers
 mod tls; // certificates
 
 pub use file::{load, parse};
+pub use origin::Origin;
+pub(crate) use origin::{digest, judge};
 pub use tls::{ListenerTls, PairFiles};
 
 /// A whole, checked configuration.
@@ -62,6 +66,8 @@ pub struct Config {
     pub routes: RouteTable,
     /// Upstreams; routes name them by index.
     pub upstreams: Vec<UpstreamConfig>,
+    /// The file that all this stands in, if it came from one.
+    pub origin: Option<Origin>,
 }
 
 /// One traffic port.

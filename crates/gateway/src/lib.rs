@@ -33,6 +33,7 @@ mod grpc; // refusals that gRPC callers understand
 mod linger; // the body of a refused request
 pub mod upstream; // ⑥ forwards
 mod upgrade; // connections that leave HTTP
+mod reload; // a new configuration while it runs
 mod ops; // the operations port
 mod metrics; // what the rim counts
 mod store_watch; // what the log is told of Redis

@@ -19,8 +19,10 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use crate::config::Config;
+use crate::reload::metrics::ReloadMetrics;
+use crate::route::RouteTable;
 use crate::server::metrics::ListenMetrics;
-use crate::upstream::metrics::UpstreamMetrics;
+use crate::upstream::metrics::UpstreamFamilies;
 
 /// Upper bounds of the histogram of added time, in microseconds.
 const BOUNDS_US: [u64; 14] =
@@ -46,15 +48,21 @@ impl ByClass {
     }
 }
 
-/// All of them.
-#[derive(Debug)]
+/// The classes of status.
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// All of them. Clones count together.
+#[derive(Debug, Clone)]
 pub(crate) struct Metrics {
+    requests: Family<RouteClass, Counter>,
     /// By number of the route in the file.
     pub routes: Vec<ByClass>,
     /// Requests that no route took.
     pub unrouted: ByClass,
-    /// By index of the upstream.
-    pub upstreams: Vec<UpstreamMetrics>,
+    /// Of upstreams.
+    pub upstreams: UpstreamFamilies,
+    /// Of new configurations.
+    pub reload: ReloadMetrics,
     /// Open connections of callers.
     pub connections: Gauge,
     /// Connections closed at once because their address had too many.
@@ -70,29 +78,23 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything that `config` names.
+    /// Registers everything; for the routes of `config`.
     pub(crate) fn register(registry: &mut Registry, config: &Config) -> Metrics {
         let requests = Family::<RouteClass, Counter>::default();
-        let by_class = |route: &str| {
-            ByClass(["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| {
-                requests.get_or_create(&RouteClass { route: route.to_owned(), class }).clone()
-            }))
-        };
-        let mut routes: Vec<(usize, &str)> =
-            config.routes.iter().map(|route| (route.number, route.terms.name.as_str())).collect();
-        routes.sort_unstable();
         let metrics = Metrics {
-            routes: routes.into_iter().map(|(_, name)| by_class(name)).collect(),
-            unrouted: by_class("(none)"),
-            upstreams: UpstreamMetrics::register(registry, &config.upstreams),
+            routes: Vec::new(),
+            unrouted: by_class(&requests, "(none)"),
+            upstreams: UpstreamFamilies::register(registry),
+            reload: ReloadMetrics::register(registry),
             connections: Gauge::default(),
             connections_refused: Counter::default(),
             listen: ListenMetrics::register(registry),
             upgrades: Counter::default(),
             upgraded: Gauge::default(),
             added: AddedTime::default(),
+            requests,
         };
-        let r = registry;
+        let (r, requests) = (registry, metrics.requests.clone());
         r.register("weir_gateway_requests", "Answers by route and class of status", requests);
         let help = "Open connections of callers";
         r.register("weir_gateway_connections", help, metrics.connections.clone());
@@ -104,8 +106,30 @@ impl Metrics {
         r.register("weir_gateway_upgraded_connections", help, metrics.upgraded.clone());
         let help = "Time from a request's arrival to its decision";
         r.register("weir_gateway_added_seconds", help, metrics.added.clone());
-        metrics
+        metrics.of(&config.routes)
     }
+
+    /// The same, for other routes.
+    pub(crate) fn of(&self, routes: &RouteTable) -> Metrics {
+        let mut routes: Vec<(usize, &str)> =
+            routes.iter().map(|route| (route.number, route.terms.name.as_str())).collect();
+        routes.sort_unstable();
+        let routes = routes.into_iter().map(|(_, name)| by_class(&self.requests, name)).collect();
+        Metrics { routes, ..self.clone() }
+    }
+
+    /// Shows a route's name no more.
+    pub(crate) fn forget(&self, route: &str) {
+        for class in CLASSES {
+            self.requests.remove(&RouteClass { route: route.to_owned(), class });
+        }
+    }
+}
+
+fn by_class(requests: &Family<RouteClass, Counter>, route: &str) -> ByClass {
+    ByClass(CLASSES.map(|class| {
+        requests.get_or_create(&RouteClass { route: route.to_owned(), class }).clone()
+    }))
 }
 
 /// A histogram of atomics: workers never wait for each other to count.

@@ -5,23 +5,32 @@
 //! answers, by each plan's failure policy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use daemon::Drain;
 use daemon::metrics::Metrics;
 use daemon::ops::Readiness;
+use daemon::{Context, Drain};
 use edge::limiter::store::BucketStore;
 use edge::limiter::{Level, Limit, Reply};
 use edge::{Edge, InspectError, Inspection};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use wire::error::{ErrorBody, ErrorCode, PROBLEM_JSON};
 use wire::key::{KeyHash, token_hash};
 use wire::policy::{ClientState, ClientValue};
+
+use crate::reload::Reloader;
+
+mod admin; // what operators ask of a running gateway
+
+/// Longest wait for open requests at the end.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// All routes of the port.
 pub(crate) fn router<S: BucketStore>(
@@ -29,14 +38,17 @@ pub(crate) fn router<S: BucketStore>(
     token: Option<KeyHash>,
     metrics: Metrics,
     drain: Drain,
+    reloader: Option<Arc<Reloader<S>>>,
 ) -> Router {
-    let asked = Arc::clone(edge);
+    let (asked, reloads) = (Arc::clone(edge), reloader.clone());
     let ready = move || {
+        let last = reloads.as_ref().and_then(|reloader| reloader.last());
         let detail = json!({
             "policy": asked.is_ready(),
             "revision": asked.revision(),
             "policy_age_seconds": asked.policy_age().map(|age| age.as_secs()),
             "draining": drain.is_started(),
+            "configuration_stale": last.is_some_and(|last| !last.errors.is_empty()),
         });
         if asked.is_ready() && !drain.is_started() {
             Readiness::yes(detail)
@@ -44,21 +56,37 @@ pub(crate) fn router<S: BucketStore>(
             Readiness::no(detail)
         }
     };
-    let inside = Inside { edge: Arc::clone(edge), token };
+    let inside = Inside { edge: Arc::clone(edge), token, reloader };
     Router::new()
         .route("/limits/{client}", get(inspect::<S>))
+        .merge(admin::router())
         .with_state(inside)
         .merge(daemon::ops::router("weir-gateway", metrics, ready))
+}
+
+/// Serves the port beyond the gateway's drain, until its own.
+pub(crate) fn serve(listener: TcpListener, router: Router, context: &Context) -> Drain {
+    let drain = Drain::new();
+    let ending = drain.clone();
+    context.tasks.spawn("operations port", async move {
+        let served = daemon::ops::serve(listener, router, &ending, END_MAX).await;
+        if let Err(error) = served {
+            tracing::error!(%error, "the operations port ended");
+        }
+    });
+    drain
 }
 
 struct Inside<S> {
     edge: Arc<Edge<S>>,
     token: Option<KeyHash>,
+    reloader: Option<Arc<Reloader<S>>>,
 }
 
 impl<S> Clone for Inside<S> {
     fn clone(&self) -> Inside<S> {
-        Inside { edge: Arc::clone(&self.edge), token: self.token }
+        let (edge, reloader) = (Arc::clone(&self.edge), self.reloader.clone());
+        Inside { edge, token: self.token, reloader }
     }
 }
 
@@ -105,7 +133,7 @@ async fn inspect<S: BucketStore>(
 
 fn authorized(headers: &HeaderMap, token: Option<KeyHash>) -> Result<(), Box<ErrorBody>> {
     let Some(token) = token else {
-        let detail = "this gateway has no operations token, so it shows no clients";
+        let detail = "this gateway has no operations token, so this is closed";
         let body = ErrorBody::new(ErrorCode::TokenMissing, detail);
         return Err(Box::new(body.with_hint("set token_file under [operations]")));
     };

@@ -15,14 +15,14 @@ use edge::limiter::store::BucketStore;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
-use crate::config::{Bounds, DrainRules, Listener};
+use crate::config::Listener;
 use crate::metrics::Metrics;
 use crate::peer::Proxies;
-use crate::route::RouteTable;
 use crate::upgrade::Upgrades;
-use crate::upstream::Upstream;
 
 mod connections; // how many, and from where
+pub(crate) mod live; // what may change meanwhile
+mod room; // places for a worker's connections
 pub(crate) mod metrics; // what listeners count
 mod opening; // before the first byte of HTTP
 mod proxy_protocol; // what a balancer says about its caller
@@ -33,6 +33,7 @@ mod worker; // one core's runtime and accept loops
 
 use self::connections::Entered;
 pub(crate) use self::connections::PerAddress;
+use self::live::InForce;
 use self::opening::Opening;
 use self::tls::{Certificates, TlsError};
 use self::worker::{Entrance, Worker};
@@ -61,15 +62,13 @@ pub(crate) enum ServeError {
 #[derive(Debug)]
 pub(crate) struct Shared<S> {
     pub(crate) edge: Arc<Edge<S>>,
-    pub(crate) routes: RouteTable,
-    pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) bounds: Bounds,
-    pub(crate) drain_rules: DrainRules,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain: daemon::Drain,
     pub(crate) addresses: PerAddress,
     pub(crate) upgrades: Upgrades,
+    /// What a reload may change.
+    pub(crate) in_force: InForce<S>,
 }
 
 impl<S> Shared<S> {

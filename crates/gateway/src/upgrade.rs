@@ -104,11 +104,13 @@ fn has_token(headers: &HeaderMap, wanted: &[u8]) -> bool {
 
 /// The upgraded connections of a gateway. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Upgrades(Arc<Open>);
+pub(crate) struct Upgrades {
+    rules: UpgradeRules,
+    open: Arc<Open>,
+}
 
 #[derive(Debug)]
 struct Open {
-    rules: UpgradeRules,
     metrics: Arc<Metrics>,
     /// By holder; bounded by the connections themselves.
     of_holders: Mutex<HashMap<String, usize>>,
@@ -119,20 +121,26 @@ impl Upgrades {
     /// None yet.
     pub(crate) fn new(rules: UpgradeRules, metrics: Arc<Metrics>) -> Upgrades {
         let (of_holders, count) = (Mutex::default(), watch::Sender::new(0));
-        Upgrades(Arc::new(Open { rules, metrics, of_holders, count }))
+        Upgrades { rules, open: Arc::new(Open { metrics, of_holders, count }) }
+    }
+
+    /// The same connections; those that come are bound by other rules.
+    pub(crate) fn under(&self, rules: UpgradeRules) -> Upgrades {
+        Upgrades { rules, open: Arc::clone(&self.open) }
     }
 
     /// Counts one in, unless its holder has as many as it may.
     fn enter(&self, holder: &str) -> Option<Entered> {
-        let mut of_holders = self.0.lock();
+        let mut of_holders = self.open.lock();
         let count = of_holders.get(holder).copied().unwrap_or_default();
-        if self.0.rules.per_client <= count {
+        if self.rules.per_client <= count {
             return None;
         }
         of_holders.insert(holder.to_owned(), count + 1);
         drop(of_holders);
-        self.0.count.send_modify(|count| *count += 1);
-        Some(Entered { open: Arc::clone(&self.0), holder: holder.to_owned() })
+        self.open.count.send_modify(|count| *count += 1);
+        let (open, idle_max) = (Arc::clone(&self.open), self.rules.idle);
+        Some(Entered { open, idle_max, holder: holder.to_owned() })
     }
 
     /// Takes in a wish that was admitted, for `holder`.
@@ -153,7 +161,7 @@ impl Upgrades {
 
     /// Waits until there is none.
     pub(crate) async fn ended(&self) {
-        let mut count = self.0.count.subscribe();
+        let mut count = self.open.count.subscribe();
         if count.wait_for(|count| *count == 0).await.is_err() {
             tracing::trace!("nobody counts upgrades any more");
         }
@@ -170,6 +178,7 @@ impl Open {
 #[derive(Debug)]
 pub(crate) struct Entered {
     open: Arc<Open>,
+    idle_max: Option<Duration>,
     holder: String,
 }
 
@@ -236,7 +245,7 @@ impl Upgrade {
         let flow = Flow::default();
         let mut caller = Counted { io: TokioIo::new(caller), flow: &flow };
         let mut service = TokioIo::new(service);
-        let idle_max = entered.open.rules.idle;
+        let idle_max = entered.idle_max;
         let why = tokio::select! {
             copied = copy_bidirectional_with_sizes(
                 &mut caller, &mut service, PIECE_BYTES, PIECE_BYTES

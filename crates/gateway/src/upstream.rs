@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use daemon::Drain;
 use edge::limiter::Clock;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -28,6 +29,7 @@ use crate::body::{Download, Incoming, ReplyBody, Upload, UploadEnd, UploadWatch}
 use crate::config::UpstreamConfig;
 use crate::headers::is_chunked_or_nothing;
 
+pub(crate) mod fleet; // made, kept and ended, as configurations come and go
 mod attempt; // one endpoint, once
 mod place; // a place at an endpoint, or a short wait for one
 pub mod balance; // which endpoint
@@ -85,6 +87,8 @@ pub(crate) struct Upstream {
     /// Choices so far, if they go in turn.
     turn: AtomicU64,
     clock: Arc<dyn Clock>,
+    /// It is no longer named, and nobody looks after it any more.
+    ended: Drain,
 }
 
 impl Upstream {
@@ -106,6 +110,7 @@ impl Upstream {
             budget: Budget::default(),
             turn: AtomicU64::new(0),
             clock,
+            ended: Drain::new(),
         }
     }
 
@@ -199,8 +204,8 @@ pub(crate) struct NotAnswered {
     pub unread: Option<Incoming>,
 }
 
-/// A worker's way to one upstream.
-#[derive(Debug)]
+/// A worker's way to one upstream. Clones share its connections.
+#[derive(Debug, Clone)]
 pub(crate) struct Way {
     /// What all workers share.
     pub upstream: Arc<Upstream>,

@@ -86,6 +86,7 @@ const DOORS: &[Door] = &[
             "crates/limiter-core/src/store/redis",
             "crates/edge/src/plan_book",
             "crates/gateway/src/server/tls",
+            "crates/gateway/src/server/live",
         ],
     ),
     door("quick_cache", &["crates/edge/src/key_cache"]),

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A gateway's side of the conversation.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    introduction: FeedRequest,
+    introduction: Mutex<FeedRequest>,
     /// Own clock, when the other side was last heard; 0 before that.
     heard_us: AtomicU64,
     wrong_pepper: Mutex<Option<Rejected>>,
@@ -75,11 +75,16 @@ impl Feed {
             rejected: Vec::new(),
         };
         Feed {
-            introduction,
+            introduction: Mutex::new(introduction),
             heard_us: AtomicU64::new(0),
             wrong_pepper: Mutex::default(),
             knew_keys: AtomicBool::new(false),
         }
+    }
+
+    /// The next call names these routes.
+    pub(crate) fn set_routes(&self, routes: Vec<String>) {
+        self.introduction.lock().routes = routes;
     }
 
     /// Time since the other side was last heard.
@@ -175,7 +180,7 @@ impl Feed {
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(FEED_WAIT_MS_MAX),
             applied: book.revision(),
             rejected: self.rejected(&book),
-            ..self.introduction.clone()
+            ..self.introduction.lock().clone()
         };
         let asked = Instant::now();
         let answer = match timeout(wait + PATIENCE, plane.feed(&request)).await {

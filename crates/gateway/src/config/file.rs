@@ -21,7 +21,7 @@ use super::read::{
 use super::upstream::upstream;
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    anonymous, cors, limits, proxies, standalone, store, tls,
+    anonymous, cors, judge, limits, proxies, standalone, store, tls,
 };
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
 
@@ -34,9 +34,8 @@ pub(super) const ENTRIES_MAX: usize = 10_000;
 pub fn load(file: &Path) -> Result<Config, Vec<String>> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| vec![format!("{}: {error}", file.display())])?;
-    let beside = file.parent().unwrap_or(Path::new("."));
     let lines = |errors: Vec<FieldError>| errors.iter().map(ToString::to_string).collect();
-    parse(&text, beside).map_err(lines)
+    judge(&text, file).map_err(lines)
 }
 
 /// Checks the text; relative paths in it stand `beside` it.
@@ -81,6 +80,7 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
         anonymous,
         routes,
         upstreams,
+        origin: None,
     }
 }
 

@@ -2,19 +2,25 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Open connections by address. Bounded by the connections themselves.
 #[derive(Debug, Clone)]
 pub(crate) struct PerAddress {
-    most: usize,
+    most: Arc<AtomicUsize>,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl PerAddress {
     /// At most `most` of one address.
     pub(crate) fn new(most: usize) -> PerAddress {
-        PerAddress { most, open: Arc::default() }
+        PerAddress { most: Arc::new(AtomicUsize::new(most)), open: Arc::default() }
+    }
+
+    /// From now on at most `most`; those that are open stay.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
     }
 
     /// Counts one in, unless there are as many as there may be.
@@ -22,7 +28,7 @@ impl PerAddress {
         let address = address.to_canonical();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_default();
-        if self.most <= *count {
+        if self.most.load(Ordering::Relaxed) <= *count {
             return None;
         }
         *count += 1;

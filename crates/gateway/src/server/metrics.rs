@@ -27,7 +27,7 @@ pub(crate) struct TlsMetrics {
 }
 
 /// Of all listeners.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ListenMetrics {
     /// Not from a trusted proxy, where only those may connect.
     pub untrusted: Counter,

@@ -18,6 +18,7 @@ use super::connections::Entered;
 use super::patience::{Patient, UNREAD_MAX};
 use super::proxy_protocol::{self, Told};
 use super::tls::Acceptor;
+use crate::config::Bounds;
 use crate::headers::ForwardedBy;
 use crate::stream::Transport;
 
@@ -57,17 +58,18 @@ impl Opening {
         &self,
         mut stream: TcpStream,
         peer: IpAddr,
+        bounds: &Bounds,
         shared: &Shared<S>,
     ) -> Option<Opened> {
         let peer = match &self.trusted {
             None => peer,
-            Some(trusted) => told(trusted, &mut stream, peer, shared).await?,
+            Some(trusted) => told(trusted, &mut stream, peer, bounds, shared).await?,
         };
         // By the caller's address, not by that of the balancer.
         let entered = shared.enter(peer)?;
         let stream = match &self.tls {
             None => Transport::Clear(stream),
-            Some(acceptor) => secured(acceptor, stream, shared).await?,
+            Some(acceptor) => secured(acceptor, stream, bounds, shared).await?,
         };
         Some(Opened { stream, peer, entered })
     }
@@ -78,6 +80,7 @@ async fn told<S>(
     trusted: &[IpNet],
     stream: &mut TcpStream,
     peer: IpAddr,
+    bounds: &Bounds,
     shared: &Shared<S>,
 ) -> Option<IpAddr> {
     let dropped = &shared.metrics.listen;
@@ -87,7 +90,7 @@ async fn told<S>(
         dropped.untrusted.inc();
         return None;
     }
-    match timeout(shared.bounds.head_time, proxy_protocol::read(stream)).await {
+    match timeout(bounds.head_time, proxy_protocol::read(stream)).await {
         Ok(Ok(Told::Local)) => return Some(peer),
         Ok(Ok(Told::Source(address))) => return Some(address),
         Ok(Err(error)) => {
@@ -100,8 +103,13 @@ async fn told<S>(
     None
 }
 
-async fn secured<S>(acceptor: &Acceptor, stream: TcpStream, shared: &Shared<S>) -> Option<Caller> {
-    match timeout(shared.bounds.handshake_time, patiently(acceptor, stream)).await {
+async fn secured<S>(
+    acceptor: &Acceptor,
+    stream: TcpStream,
+    bounds: &Bounds,
+    shared: &Shared<S>,
+) -> Option<Caller> {
+    match timeout(bounds.handshake_time, patiently(acceptor, stream)).await {
         Ok(Ok(stream)) => return Some(Transport::Tls(Box::new(stream))),
         Ok(Err(error)) => tracing::debug!(%error, "no TLS with this caller"),
         Err(_elapsed) => tracing::debug!("a caller did not finish its TLS handshake"),

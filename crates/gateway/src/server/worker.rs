@@ -14,18 +14,16 @@ use std::time::Duration;
 
 use edge::limiter::store::BucketStore;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
+use super::live::{Door, Live};
 use super::opening::{Caller, Opened, Opening};
 use super::patience::{Patient, UNREAD_MAX};
-use crate::config::Bounds;
+use super::room::Taken;
 use crate::peer::{Peer, Place, Proxies};
-use crate::pipeline::Pipeline;
 use crate::stream::Transport;
 use crate::upstream::Way;
 
@@ -33,16 +31,13 @@ use crate::upstream::Way;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often idle upstream connections are looked through.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// An HTTP/2 connection that is silent for this long is asked whether it lives.
-const H2_PING_EVERY: Duration = Duration::from_secs(20);
-/// And is closed if it does not answer.
-const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A worker before it runs.
 #[derive(Debug)]
 pub(crate) struct Worker<S> {
     shared: Arc<Shared<S>>,
-    entrances: Vec<Entrance>,
+    live: Arc<Live<S>>,
+    sockets: Vec<std::net::TcpListener>,
 }
 
 /// A worker's part of a listener.
@@ -58,23 +53,18 @@ pub(crate) struct Entrance {
     pub opening: Opening,
 }
 
-/// A listener of a running worker.
-struct Port {
-    listener: TcpListener,
-    door: Arc<Door>,
-}
-
-/// What its connections meet.
-struct Door {
-    proxies: Proxies,
-    opening: Opening,
-    engine: auto::Builder<TokioExecutor>,
-}
-
 impl<S: BucketStore> Worker<S> {
     /// A worker for these sockets.
     pub(crate) fn new(shared: Arc<Shared<S>>, entrances: Vec<Entrance>) -> Worker<S> {
-        Worker { shared, entrances }
+        let mut sockets = Vec::with_capacity(entrances.len());
+        let live = shared.live(|bounds| {
+            let door = |Entrance { socket, http2, proxies, opening }| {
+                sockets.push(socket);
+                Door::new(proxies, opening, http2, bounds)
+            };
+            entrances.into_iter().map(door).collect()
+        });
+        Worker { shared, live, sockets }
     }
 
     /// Runs to the end of the drain, on the caller's thread.
@@ -86,34 +76,21 @@ impl<S: BucketStore> Worker<S> {
     }
 
     async fn serve(self) -> io::Result<()> {
-        let shared = self.shared;
-        let ways = shared.upstreams.iter().map(|upstream| Way::new(Arc::clone(upstream))).collect();
-        let pipeline = Arc::new(Pipeline {
-            edge: Arc::clone(&shared.edge),
-            routes: shared.routes.clone(),
-            ways,
-            metrics: Arc::clone(&shared.metrics),
-            clock: Arc::clone(&shared.clock),
-            body_bound: shared.bounds.body_bytes,
-            drain: shared.drain.clone(),
-            upgrades: shared.upgrades.clone(),
-        });
-        let mut ports = Vec::new();
-        for Entrance { socket, http2, proxies, opening } in self.entrances {
-            let door = Door { proxies, opening, engine: engine(&shared.bounds, http2) };
-            let door = Arc::new(door);
-            ports.push(Port { listener: TcpListener::from_std(socket)?, door });
+        let Worker { shared, live, sockets } = self;
+        let mut ports = Vec::with_capacity(sockets.len());
+        for socket in sockets {
+            ports.push(TcpListener::from_std(socket)?);
         }
         let open = GracefulShutdown::new();
-        let accepting = accept_all(&ports, &shared, &pipeline, &open);
+        let accepting = accept_all(&ports, &shared, &live, &open);
         tokio::select! {
             () = accepting => {}
-            () = sweep(&pipeline) => {}
+            () = sweep(&live) => {}
             () = drained(&shared) => {}
         }
         drop(ports);
         let ended = async { tokio::join!(open.shutdown(), shared.upgrades.ended()) };
-        if tokio::time::timeout(shared.drain_rules.finish, ended).await.is_err() {
+        if tokio::time::timeout(shared.in_force.drain_rules().finish, ended).await.is_err() {
             tracing::warn!("requests under way at the end of the drain were cut off");
         }
         Ok(())
@@ -123,28 +100,28 @@ impl<S: BucketStore> Worker<S> {
 /// Waits for the drain and its grace.
 async fn drained<S>(shared: &Shared<S>) {
     shared.drain.started().await;
-    tokio::time::sleep(shared.drain_rules.grace).await;
+    tokio::time::sleep(shared.in_force.drain_rules().grace).await;
 }
 
-async fn sweep<S>(pipeline: &Pipeline<S>) {
+async fn sweep<S>(live: &Live<S>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
-        pipeline.ways.iter().for_each(Way::sweep);
+        live.current().pipeline.ways.iter().for_each(Way::sweep);
     }
 }
 
 async fn accept_all<S: BucketStore>(
-    ports: &[Port],
+    ports: &[TcpListener],
     shared: &Arc<Shared<S>>,
-    pipeline: &Arc<Pipeline<S>>,
+    live: &Arc<Live<S>>,
     open: &GracefulShutdown,
 ) {
-    let room = Arc::new(Semaphore::new(shared.bounds.connections_per_worker));
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let place = live.place().await;
         match accept(ports).await {
-            Ok((stream, peer, door)) => {
-                take(stream, peer, &door, permit, shared, pipeline, open);
+            Ok((stream, peer, port)) => {
+                let Some(door) = live.door(port) else { continue };
+                take(stream, peer, &door, place, shared, live, open);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept");
@@ -154,15 +131,14 @@ async fn accept_all<S: BucketStore>(
     }
 }
 
-type Accepted = (TcpStream, SocketAddr, Arc<Door>);
+type Accepted = (TcpStream, SocketAddr, usize);
 
-/// The next connection of any port.
-async fn accept(ports: &[Port]) -> io::Result<Accepted> {
+/// The next connection of any port, and of which.
+async fn accept(ports: &[TcpListener]) -> io::Result<Accepted> {
     poll_fn(|cx| {
-        for port in ports {
-            if let Poll::Ready(accepted) = port.listener.poll_accept(cx) {
-                let door = Arc::clone(&port.door);
-                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, door)));
+        for (port, listener) in ports.iter().enumerate() {
+            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, port)));
             }
         }
         Poll::Pending
@@ -174,9 +150,9 @@ fn take<S: BucketStore>(
     stream: TcpStream,
     peer: SocketAddr,
     door: &Arc<Door>,
-    permit: OwnedSemaphorePermit,
+    taken: Taken,
     shared: &Arc<Shared<S>>,
-    pipeline: &Arc<Pipeline<S>>,
+    live: &Arc<Live<S>>,
     open: &GracefulShutdown,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
@@ -185,22 +161,22 @@ fn take<S: BucketStore>(
     }
     if door.opening.is_needed() {
         let (door, watcher) = (Arc::clone(door), open.watcher());
-        let (own, pipeline) = (Arc::clone(shared), Arc::clone(pipeline));
+        let (own, live) = (Arc::clone(shared), Arc::clone(live));
         let connection = async move {
             let opened = tokio::select! {
-                opened = door.opening.pass(stream, peer.ip(), &own) => opened,
+                opened = door.opening.pass(stream, peer.ip(), &door.bounds, &own) => opened,
                 () = drained(&own) => None,
             };
             let Some(Opened { stream, peer, entered }) = opened else { return Ok(()) };
-            let place: Place = Arc::new((permit, entered));
-            watcher.watch(serve(&door, stream, peer, place, &own, &pipeline)).await
+            let place: Place = Arc::new((taken, entered));
+            watcher.watch(serve(&door, stream, peer, place, &live)).await
         };
         run(connection, shared);
     } else {
         let Some(entered) = shared.enter(peer.ip()) else { return };
-        let place: Place = Arc::new((permit, entered));
+        let place: Place = Arc::new((taken, entered));
         let stream = Transport::Clear(stream);
-        run(open.watch(serve(door, stream, peer.ip(), place, shared, pipeline)), shared);
+        run(open.watch(serve(door, stream, peer.ip(), place, live)), shared);
     }
 }
 
@@ -227,43 +203,17 @@ fn serve<S: BucketStore>(
     stream: Caller,
     peer: IpAddr,
     place: Place,
-    shared: &Shared<S>,
-    pipeline: &Arc<Pipeline<S>>,
+    live: &Arc<Live<S>>,
 ) -> impl GracefulConnection<Error = ConnectionError> + Send + 'static + use<S> {
     let forwarded = door.opening.forwarded_by(peer);
     let peer = Arc::new(Peer::new(peer, forwarded, &door.proxies, place));
-    let pipeline = Arc::clone(pipeline);
+    let live = Arc::clone(live);
     let service = service_fn(move |request| {
-        let (pipeline, peer) = (Arc::clone(&pipeline), Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &peer).await) }
+        let (current, peer) = (live.current(), Arc::clone(&peer));
+        async move { Ok::<_, std::convert::Infallible>(current.pipeline.respond(request, &peer).await) }
     });
     // With upgrades the engine reads the version also where it is told to speak HTTP/1 only.
-    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX)
+    let stream = Patient::new(stream, door.bounds.head_time, UNREAD_MAX)
         .without_http2(!door.engine.is_http2_available());
     door.engine.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
-}
-
-/// The HTTP engine with its bounds. Without a timer its deadlines would silently be off.
-fn engine(bounds: &Bounds, http2: bool) -> auto::Builder<TokioExecutor> {
-    let mut engine = auto::Builder::new(TokioExecutor::new());
-    if !http2 {
-        engine = engine.http1_only();
-    }
-    let mut http1 = engine.http1();
-    http1
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head_time)
-        .max_buf_size(bounds.head_bytes)
-        .keep_alive(true);
-    if bounds.head_fields != 100 {
-        http1.max_headers(bounds.head_fields); // 100 is the engine's own, and cheaper
-    }
-    engine
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(bounds.h2_streams)
-        .max_header_list_size(u32::try_from(bounds.head_bytes).unwrap_or(u32::MAX))
-        .keep_alive_interval(H2_PING_EVERY)
-        .keep_alive_timeout(H2_PING_TIMEOUT);
-    engine
 }

@@ -6,8 +6,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::config::UpstreamConfig;
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct UpstreamReason {
     upstream: String,
@@ -48,12 +46,26 @@ pub(crate) struct UpstreamMetrics {
     pub unresolved: Counter,
 }
 
-impl UpstreamMetrics {
-    /// Registers those of all upstreams.
-    pub(crate) fn register(
-        registry: &mut Registry,
-        upstreams: &[UpstreamConfig],
-    ) -> Vec<UpstreamMetrics> {
+/// Those of all upstreams, by name.
+#[derive(Debug, Clone)]
+pub(crate) struct UpstreamFamilies {
+    errors: Family<UpstreamReason, Counter>,
+    retries: Family<UpstreamName, Counter>,
+    unretried: Family<UpstreamName, Counter>,
+    panic: Family<UpstreamName, Counter>,
+    ejections: Family<UpstreamName, Counter>,
+    unresolved: Family<UpstreamName, Counter>,
+    healthy: Family<UpstreamName, Gauge>,
+    endpoints: Family<UpstreamName, Gauge>,
+    waiting: Family<UpstreamName, Gauge>,
+}
+
+/// Why an attempt failed.
+const REASONS: [&str; 4] = ["connect", "timeout", "broken", "overloaded"];
+
+impl UpstreamFamilies {
+    /// Registers them.
+    pub(crate) fn register(registry: &mut Registry) -> UpstreamFamilies {
         let errors = Family::<UpstreamReason, Counter>::default();
         let help = "Attempts that an upstream failed";
         registry.register("weir_gateway_upstream_errors", help, errors.clone());
@@ -79,27 +91,55 @@ impl UpstreamMetrics {
         let healthy = gauge("healthy_endpoints", "Endpoints that are usable now");
         let endpoints = gauge("endpoints", "Endpoints, usable or not");
         let waiting = gauge("waiting", "Requests that wait for room at an endpoint");
-        let of = |upstream: &UpstreamConfig| {
-            let error = |reason: &'static str| {
-                let labels = UpstreamReason { upstream: upstream.name.clone(), reason };
-                errors.get_or_create(&labels).clone()
-            };
-            let named = UpstreamName { upstream: upstream.name.clone() };
-            UpstreamMetrics {
-                connect: error("connect"),
-                timeout: error("timeout"),
-                broken: error("broken"),
-                overloaded: error("overloaded"),
-                retries: retries.get_or_create(&named).clone(),
-                unretried: unretried.get_or_create(&named).clone(),
-                healthy: healthy.get_or_create(&named).clone(),
-                endpoints: endpoints.get_or_create(&named).clone(),
-                waiting: waiting.get_or_create(&named).clone(),
-                panic: panic.get_or_create(&named).clone(),
-                ejections: ejections.get_or_create(&named).clone(),
-                unresolved: unresolved.get_or_create(&named).clone(),
-            }
-        };
-        upstreams.iter().map(of).collect()
+        UpstreamFamilies {
+            errors,
+            retries,
+            unretried,
+            panic,
+            ejections,
+            unresolved,
+            healthy,
+            endpoints,
+            waiting,
+        }
+    }
+
+    /// Those of one upstream; the same ones for the same name.
+    pub(crate) fn of(&self, upstream: &str) -> UpstreamMetrics {
+        let [connect, timeout, broken, overloaded] = REASONS.map(|reason| {
+            let labels = UpstreamReason { upstream: upstream.to_owned(), reason };
+            self.errors.get_or_create(&labels).clone()
+        });
+        let named = UpstreamName { upstream: upstream.to_owned() };
+        UpstreamMetrics {
+            connect,
+            timeout,
+            broken,
+            overloaded,
+            retries: self.retries.get_or_create(&named).clone(),
+            unretried: self.unretried.get_or_create(&named).clone(),
+            healthy: self.healthy.get_or_create(&named).clone(),
+            endpoints: self.endpoints.get_or_create(&named).clone(),
+            waiting: self.waiting.get_or_create(&named).clone(),
+            panic: self.panic.get_or_create(&named).clone(),
+            ejections: self.ejections.get_or_create(&named).clone(),
+            unresolved: self.unresolved.get_or_create(&named).clone(),
+        }
+    }
+
+    /// Shows an upstream no more.
+    pub(crate) fn forget(&self, upstream: &str) {
+        for reason in REASONS {
+            self.errors.remove(&UpstreamReason { upstream: upstream.to_owned(), reason });
+        }
+        let named = UpstreamName { upstream: upstream.to_owned() };
+        for family in
+            [&self.retries, &self.unretried, &self.panic, &self.ejections, &self.unresolved]
+        {
+            family.remove(&named);
+        }
+        for family in [&self.healthy, &self.endpoints, &self.waiting] {
+            family.remove(&named);
+        }
     }
 }

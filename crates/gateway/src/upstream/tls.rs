@@ -48,14 +48,17 @@ pub(crate) enum UpstreamTlsError {
 pub struct UpstreamTls {
     server_name: Option<ServerName<'static>>,
     http2: bool,
+    /// Tells authorities apart.
+    authorities: u64,
     config: Arc<ClientConfig>,
 }
 
+/// The same when the file says the same and its authorities are the same.
 impl PartialEq for UpstreamTls {
     fn eq(&self, other: &UpstreamTls) -> bool {
         self.server_name == other.server_name
             && self.http2 == other.http2
-            && Arc::ptr_eq(&self.config, &other.config)
+            && self.authorities == other.authorities
     }
 }
 
@@ -73,6 +76,8 @@ impl UpstreamTls {
             .map(|name| ServerName::try_from(name.to_owned()))
             .transpose()
             .map_err(UpstreamTlsError::ServerName)?;
+        // Before they are read: if they change meanwhile, the next look finds others.
+        let authorities = ca_file.map_or(0, |file| pem::digest(&[file]));
         let roots = match ca_file {
             Some(file) => pem::authorities(file).map_err(UpstreamTlsError::Authorities)?,
             None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
@@ -84,7 +89,7 @@ impl UpstreamTls {
                 .with_root_certificates(roots)
                 .with_no_client_auth();
         config.alpn_protocols.push(if http2 { H2.to_vec() } else { HTTP_11.to_vec() });
-        Ok(UpstreamTls { server_name, http2, config: Arc::new(config) })
+        Ok(UpstreamTls { server_name, http2, authorities, config: Arc::new(config) })
     }
 
     async fn shake_hands(

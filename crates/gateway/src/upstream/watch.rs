@@ -92,11 +92,22 @@ impl Upstream {
         Endpoint::new(address, weight, health, Arc::clone(&self.queue))
     }
 
+    /// Waits for the drain, or for this upstream's own end.
+    fn ended(&self, drain: Drain) -> impl Future<Output = ()> + Send + 'static {
+        let own = self.ended.started();
+        async move {
+            tokio::select! {
+                () = drain.started() => {}
+                () = own => {}
+            }
+        }
+    }
+
     /// Resolves again until the drain.
     pub(crate) async fn keep_resolved(self: Arc<Self>, drain: Drain) {
         let mut names = self.config.endpoints.iter().map(|endpoint| endpoint.name.as_str());
         let all_fixed = names.all(|name| name.parse::<SocketAddr>().is_ok());
-        let mut ended = std::pin::pin!(drain.started());
+        let mut ended = std::pin::pin!(self.ended(drain));
         let next = || Instant::now() + jittered(self.config.resolve_every);
         let mut resolve_at = next();
         loop {
@@ -117,7 +128,7 @@ impl Upstream {
 
     /// Probes all endpoints until the drain.
     pub(crate) async fn keep_probed(self: Arc<Self>, rules: ProbeRules, drain: Drain) {
-        let mut ended = std::pin::pin!(drain.started());
+        let mut ended = std::pin::pin!(self.ended(drain));
         loop {
             let endpoints = self.endpoints();
             let probes = endpoints.iter().map(|endpoint| self.probe(endpoint, &rules));

@@ -39,6 +39,10 @@ mod phases; // shadow and off are invisible
 #[cfg(test)]
 mod proxy_protocol; // what a balancer says about its caller
 #[cfg(test)]
+mod reload; // a new file while it runs
+#[cfg(test)]
+mod reload_process; // the same, to the program
+#[cfg(test)]
 mod retries; // what is sent again, and what never
 #[cfg(test)]
 mod routes; // host, path, method

@@ -100,7 +100,23 @@ impl Gateway {
         store: Arc<S>,
         clock: Arc<dyn Clock>,
     ) -> Gateway {
-        let config = parse(text);
+        Gateway::of(parse(text), store, clock).await
+    }
+
+    /// Of a file, over a memory store of its own; it may change.
+    pub(crate) async fn of_file(file: &Path) -> Gateway {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let store = Arc::new(MemoryStore::new(Arc::clone(&clock)));
+        let config = config::load(file).unwrap_or_else(|lines| panic!("{lines:#?}"));
+        Gateway::of(config, store, clock).await
+    }
+
+    /// Of a configuration, over a given store.
+    pub(crate) async fn of<S: BucketStore>(
+        config: Config,
+        store: Arc<S>,
+        clock: Arc<dyn Clock>,
+    ) -> Gateway {
         let PolicyChoice::File(file) = &config.policy else { panic!("a file policy is meant") };
         let source = PolicySource::File(file_policy(file, 7));
         Gateway::with(

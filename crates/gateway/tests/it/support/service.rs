@@ -99,6 +99,11 @@ impl Service {
         self.arrived.requests.load(Ordering::SeqCst)
     }
 
+    /// Connections that were made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.arrived.connections.lock().unwrap().len()
+    }
+
     /// Body bytes that arrived.
     pub(crate) fn bytes(&self) -> u64 {
         self.arrived.bytes.load(Ordering::SeqCst)

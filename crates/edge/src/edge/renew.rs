@@ -1,0 +1,15 @@
+//! What an edge is told anew while it runs, besides its policy.
+
+use limiter_core::store::BucketStore;
+
+use super::Edge;
+use crate::anonymous::Anonymous;
+
+impl<S: BucketStore> Edge<S> {
+    /// From now on these are the routes, and this is the plan of callers that are known by their
+    /// address alone. A file's plans come first, with [`Edge::load_file`].
+    pub fn renew(&self, routes: Vec<String>, anonymous: Option<String>) {
+        self.shelf.set_anonymous(anonymous.map(|plan| Anonymous::new(plan, self.versions)));
+        self.feed.set_routes(routes);
+    }
+}
