@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use daemon::{Context, Failure};
+use daemon::{Context, Drain, Failure, Lent};
 use edge::limiter::store::memory::MemoryStore;
 use edge::limiter::store::redis::RedisStore;
 use edge::limiter::store::{BucketStore, StoreError};
@@ -30,6 +30,8 @@ const FLUSH_MAX: Duration = Duration::from_secs(5);
 const OPERATIONS_END_MAX: Duration = Duration::from_secs(1);
 /// Longest wait for names at the start; what is not resolved by then comes later.
 const RESOLVE_MAX: Duration = Duration::from_secs(3);
+/// How often it is looked whether there is a policy.
+const READY_LOOK_EVERY: Duration = Duration::from_millis(10);
 /// What listeners are announced as.
 const ANNOUNCED: [&str; 4] = ["traffic", "traffic2", "traffic3", "traffic4"];
 
@@ -171,13 +173,13 @@ pub async fn serve_with<S: BucketStore>(
     parts: Parts<S>,
     context: Context,
 ) -> Result<(), Failure> {
-    let operations = TcpListener::bind(config.operations.address)
-        .await
-        .map_err(|error| cannot_bind(config.operations.address, &error))?;
-    let operations_at = operations.local_addr().map_err(Failure::other)?;
+    let (operations_at, operations) =
+        server::sockets::operations(config.operations.address, &context.sockets)
+            .map_err(Failure::other)?;
     let mut bound = Vec::new();
     for listener in &config.listeners {
-        bound.push(server::bind(listener, config.workers).map_err(Failure::other)?);
+        let own = server::bind(listener, config.workers, &context.sockets);
+        bound.push(own.map_err(Failure::other)?);
     }
     let settings = edge_settings(&config, operations_at)?;
     let limiter = Limiter::new(
@@ -201,16 +203,20 @@ pub async fn serve_with<S: BucketStore>(
     let upstreams = upstreams(&config, &metrics, &parts.names, &parts.clock, &context).await;
     let token = config.operations.token.as_ref().map(|token| token_hash(token.expose()));
     let router = ops::router(&edge, token, context.metrics.clone(), context.drain.clone());
-    let operations_drain = daemon::Drain::new();
+    keep_certificates(&mut bound, &metrics, &context);
+    announce(&context, &bound, operations_at);
+    get_ready(&edge, &context).await;
+    let operations_drain = Drain::new();
     let ending = operations_drain.clone();
+    let listener = operations.listener().and_then(TcpListener::from_std).map_err(Failure::other)?;
     context.tasks.spawn("operations port", async move {
-        let served = daemon::ops::serve(operations, router, &ending, OPERATIONS_END_MAX).await;
+        let served = daemon::ops::serve(listener, router, &ending, OPERATIONS_END_MAX).await;
         if let Err(error) = served {
             tracing::error!(%error, "the operations port ended");
         }
     });
-    keep_certificates(&mut bound, &metrics, &context);
-    announce(&context, &bound, operations_at);
+    let left = leave_to_successor(operations, context.drain.clone(), operations_drain.clone());
+    context.tasks.spawn("operations port, left", left);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
         upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
@@ -239,10 +245,6 @@ fn keep_certificates(bound: &mut [Bound], metrics: &Metrics, context: &Context) 
         let drain = context.drain.clone();
         context.tasks.spawn("certificates", server::tls::keep_current(all, drain));
     }
-}
-
-fn cannot_bind(address: SocketAddr, error: &std::io::Error) -> Failure {
-    Failure::other(format!("cannot listen on {address}: {error}"))
 }
 
 fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSettings, Failure> {
@@ -325,7 +327,39 @@ fn announce(context: &Context, bound: &[Bound], operations_at: SocketAddr) {
         context.announce(what, bound.address);
     }
     context.announce("operations", operations_at);
-    context.ready();
+    context.all_announced();
+}
+
+/// Says that the gateway is ready once it has a policy. A predecessor answers until then, so a
+/// successor waits for that before it answers anybody; without one there is nobody better.
+async fn get_ready<S: BucketStore>(edge: &Arc<Edge<S>>, context: &Context) {
+    let (edge, own) = (Arc::clone(edge), context.clone());
+    let ready = async move {
+        while !edge.is_ready() {
+            tokio::time::sleep(READY_LOOK_EVERY).await;
+        }
+        own.ready();
+    };
+    let drain = context.drain.clone();
+    let ready = async move {
+        tokio::select! {
+            () = ready => {}
+            () = drain.started() => {}
+        }
+    };
+    if context.sockets.has_predecessor() {
+        ready.await;
+    } else {
+        context.tasks.spawn("readiness", ready);
+    }
+}
+
+/// The operations port's part of a succession: the successor answers there at once.
+async fn leave_to_successor(port: Arc<Lent>, drain: Drain, operations: Drain) {
+    drain.started().await;
+    if port.is_handed_over() {
+        operations.start();
+    }
 }
 
 /// The pepper that keys of this configuration are hashed with.

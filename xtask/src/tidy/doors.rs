@@ -88,6 +88,8 @@ const DOORS: &[Door] = &[
             "crates/gateway/src/server/tls",
         ],
     ),
+    door("listenfd", &["crates/daemon/src/sockets"]),
+    door("command_fds", &["crates/daemon/src/succession"]),
     door("quick_cache", &["crates/edge/src/key_cache"]),
 ];
 

@@ -3,7 +3,8 @@
 //!
 //! At the connection bound a worker stops accepting; callers wait in the kernel's queue. At the
 //! drain it accepts for a grace, so that balancers notice first, then closes what is idle and lets
-//! what is under way finish within its bound.
+//! what is under way finish within its bound. What a successor accepts from is left to it at once;
+//! the grace is then the time in which connections in use are told to close.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use daemon::Lent;
 use edge::limiter::store::BucketStore;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -48,8 +50,8 @@ pub(crate) struct Worker<S> {
 /// A worker's part of a listener.
 #[derive(Debug)]
 pub(crate) struct Entrance {
-    /// Its own.
-    pub socket: std::net::TcpListener,
+    /// Its own, until a successor has it.
+    pub socket: Arc<Lent>,
     /// HTTP/2 beside HTTP/1.1.
     pub http2: bool,
     /// Proxies whose word about callers is believed.
@@ -60,6 +62,7 @@ pub(crate) struct Entrance {
 
 /// A listener of a running worker.
 struct Port {
+    socket: Arc<Lent>,
     listener: TcpListener,
     door: Arc<Door>,
 }
@@ -102,7 +105,7 @@ impl<S: BucketStore> Worker<S> {
         for Entrance { socket, http2, proxies, opening } in self.entrances {
             let door = Door { proxies, opening, engine: engine(&shared.bounds, http2) };
             let door = Arc::new(door);
-            ports.push(Port { listener: TcpListener::from_std(socket)?, door });
+            ports.push(Port { listener: TcpListener::from_std(socket.listener()?)?, socket, door });
         }
         let open = GracefulShutdown::new();
         let accepting = accept_all(&ports, &shared, &pipeline, &open);
@@ -159,7 +162,7 @@ type Accepted = (TcpStream, SocketAddr, Arc<Door>);
 /// The next connection of any port.
 async fn accept(ports: &[Port]) -> io::Result<Accepted> {
     poll_fn(|cx| {
-        for port in ports {
+        for port in ports.iter().filter(|port| !port.socket.is_handed_over()) {
             if let Poll::Ready(accepted) = port.listener.poll_accept(cx) {
                 let door = Arc::clone(&port.door);
                 return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, door)));

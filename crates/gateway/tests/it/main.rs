@@ -39,9 +39,13 @@ mod phases; // shadow and off are invisible
 #[cfg(test)]
 mod proxy_protocol; // what a balancer says about its caller
 #[cfg(test)]
+mod restart; // a new process in the place of a running one
+#[cfg(test)]
 mod retries; // what is sent again, and what never
 #[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod systemd; // what the service manager hears and gives
 #[cfg(test)]
 mod tls; // certificates, old and new
 #[cfg(test)]
