@@ -1,5 +1,5 @@
-//! What a service is given: when to end, where its tasks live, where its metrics go, and whom to
-//! tell which addresses it has bound.
+//! What a service is given: when to end, where its tasks live, where its metrics go, which sockets
+//! are there already, and whom to tell which addresses it has bound.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::drain::{Drain, Hangups};
+use crate::manager::Manager;
 use crate::metrics::Metrics;
 use crate::settings::write_whole;
+use crate::sockets::Sockets;
 use crate::tasks::Tasks;
 
 /// Bound addresses by what they are for.
@@ -25,6 +27,10 @@ pub struct Context {
     pub tasks: Tasks,
     /// The service's registry.
     pub metrics: Metrics,
+    /// Listening sockets that outlive the process.
+    pub sockets: Sockets,
+    /// The service manager, if there is one.
+    pub manager: Manager,
     announced: Arc<Announced>,
     owns_process: bool,
 }
@@ -39,7 +45,7 @@ struct Announced {
 impl Context {
     /// For a service inside another process: `weir dev` and tests.
     pub fn in_process(drain: Drain) -> (Context, AddressesReceiver) {
-        let (context, receiver) = Context::new(drain, None);
+        let (context, receiver) = Context::new(drain, None, Sockets::default(), Manager::default());
         (Context { owns_process: false, ..context }, receiver)
     }
 
@@ -48,7 +54,12 @@ impl Context {
         if self.owns_process { Hangups::hear() } else { Ok(Hangups::none()) }
     }
 
-    pub(crate) fn new(drain: Drain, ports_file: Option<PathBuf>) -> (Context, AddressesReceiver) {
+    pub(crate) fn new(
+        drain: Drain,
+        ports_file: Option<PathBuf>,
+        sockets: Sockets,
+        manager: Manager,
+    ) -> (Context, AddressesReceiver) {
         let (sender, receiver) = oneshot::channel();
         let announced = Announced {
             addresses: Mutex::default(),
@@ -59,6 +70,8 @@ impl Context {
             drain,
             tasks: Tasks::new(),
             metrics: Metrics::new(),
+            sockets,
+            manager,
             announced: Arc::new(announced),
             owns_process: true,
         };
@@ -71,8 +84,19 @@ impl Context {
         self.announced.addresses.lock().unwrap_or_else(PoisonError::into_inner).insert(what, at);
     }
 
-    /// Says that everything is announced: writes the ports file, tells the receiver. Once.
+    /// Says that the service does its work, with all its addresses announced: to the process
+    /// before this one, or else to the service manager.
     pub fn ready(&self) {
+        self.all_announced();
+        // A predecessor tells the service manager itself, which listens to nobody else until then.
+        if !self.sockets.tell_predecessor() {
+            self.manager.ready();
+        }
+    }
+
+    /// Says that everything is announced, though perhaps the service cannot work yet: writes the
+    /// ports file, tells the receiver.
+    pub fn all_announced(&self) {
         let addresses =
             self.announced.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(path) = &self.announced.ports_file {
@@ -90,7 +114,7 @@ impl Context {
     }
 }
 
-/// Waits for [`Context::ready`].
+/// Waits for [`Context::all_announced`].
 #[derive(Debug)]
 pub struct AddressesReceiver(oneshot::Receiver<Addresses>);
 

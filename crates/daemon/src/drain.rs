@@ -92,3 +92,20 @@ impl Signals {
         }
     }
 }
+
+/// SIGUSR2: somebody asks for a new process in the place of this one.
+pub(crate) struct Successions(tokio::signal::unix::Signal);
+
+impl Successions {
+    /// Listens from now on.
+    pub(crate) fn hear() -> std::io::Result<Successions> {
+        signal(SignalKind::user_defined2()).map(Successions)
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) {
+        if self.0.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
+}

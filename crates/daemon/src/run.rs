@@ -6,9 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::context::Context;
-use crate::drain::{Drain, Signals};
+use crate::drain::{Drain, Signals, Successions};
 use crate::log::{self, chain};
+use crate::manager::Manager;
 use crate::settings::HasProcessFlags;
+use crate::sockets::Sockets;
+use crate::succession::{self, Start};
 
 /// Exit code for wrong settings.
 const EXIT_SETTINGS: u8 = 64;
@@ -45,6 +48,8 @@ where
     S: FnOnce(F, Context) -> Fut,
     Fut: Future<Output = Result<(), Failure>>,
 {
+    // Before there are threads: it changes the environment.
+    let (sockets, strange) = Sockets::from_environment();
     let flags = match F::try_parse_from(args) {
         Ok(flags) => flags,
         Err(error) => {
@@ -61,8 +66,16 @@ where
         Ok(runtime) => runtime,
         Err(error) => return exit(name, Err(Failure::other(error))),
     };
-    let (context, _nobody) = Context::new(Drain::new(), flags.process().ports_file.clone());
-    let ended = runtime.block_on(supervised(serve(flags, context.clone()), &context));
+    for socket in strange {
+        tracing::warn!(socket, "a descriptor that was given is of no use");
+    }
+    let start = match Start::of_this_process() {
+        Ok(start) => start,
+        Err(error) => return exit(name, Err(Failure::other(error))),
+    };
+    let (ports_file, manager) = (flags.process().ports_file.clone(), Manager::from_environment());
+    let (context, _nobody) = Context::new(Drain::new(), ports_file, sockets, manager);
+    let ended = runtime.block_on(supervised(serve(flags, context.clone()), &context, &start));
     runtime.shutdown_background();
     exit(name, ended)
 }
@@ -70,13 +83,22 @@ where
 async fn supervised(
     service: impl Future<Output = Result<(), Failure>>,
     context: &Context,
+    start: &Start,
 ) -> Result<(), Failure> {
     let mut signals = Signals::hear().map_err(Failure::other)?;
+    let successions = Successions::hear().map_err(Failure::other)?;
     let told_twice = async {
         signals.next().await;
         tracing::info!("draining");
         context.drain.start();
         signals.next().await;
+    };
+    let manager_told = async {
+        context.drain.started().await;
+        if !context.sockets.is_handed_over() {
+            context.manager.stopping();
+        }
+        std::future::pending().await
     };
     let whole = async {
         let ended = service.await;
@@ -88,9 +110,13 @@ async fn supervised(
         ended
     };
     tokio::select! {
+        biased; // the service manager is told before the service can have ended
+        () = manager_told => Ok(()),
         ended = whole => ended,
         what = context.tasks.failed() => Err(Failure::other(what)),
         () = told_twice => Err(Failure::other("ended at once by a second signal")),
+        () = succession::heed(successions, context, start) => Ok(()),
+        () = context.manager.keep_alive() => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reading settings: process flags over environment, secrets from files; every mistake with its
 //! place, not the first alone.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -79,6 +80,12 @@ pub enum FileError {
     /// It is not what it should be.
     #[error("{0}: {1}")]
     Content(PathBuf, String),
+}
+
+/// What another process has put into the environment for this one. Settings of people are flags,
+/// which know their variables themselves.
+pub(crate) fn environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
 /// Reads a secret text, without the white space around it; an empty one is a mistake.

@@ -10,7 +10,6 @@ use edge::limiter::store::redis::RedisStore;
 use edge::limiter::store::{BucketStore, StoreError};
 use edge::limiter::{BucketKey, Clock, Limiter, LimiterSettings, Reply, Request, SystemClock};
 use edge::{CacheBounds, Edge, EdgeMetrics, EdgeSettings, Evidence, FilePolicy, PolicySource};
-use tokio::net::TcpListener;
 use wire::client::plans::PlansClient;
 use wire::client::shadow::ShadowClient;
 use wire::key::{KeyHash, Pepper, token_hash};
@@ -29,6 +28,8 @@ use crate::upstream::names::{Resolve, SystemNames};
 
 /// Longest wait for records to leave at the end.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked whether there is a policy.
+const READY_LOOK_EVERY: Duration = Duration::from_millis(10);
 /// What listeners are announced as.
 const ANNOUNCED: [&str; 4] = ["traffic", "traffic2", "traffic3", "traffic4"];
 
@@ -170,13 +171,13 @@ pub async fn serve_with<S: BucketStore>(
     parts: Parts<S>,
     context: Context,
 ) -> Result<(), Failure> {
-    let operations = TcpListener::bind(config.operations.address)
-        .await
-        .map_err(|error| cannot_bind(config.operations.address, &error))?;
-    let operations_at = operations.local_addr().map_err(Failure::other)?;
+    let (operations_at, operations) =
+        server::sockets::operations(config.operations.address, &context.sockets)
+            .map_err(Failure::other)?;
     let mut bound = Vec::new();
     for listener in &config.listeners {
-        bound.push(server::bind(listener, config.workers).map_err(Failure::other)?);
+        let own = server::bind(listener, config.workers, &context.sockets);
+        bound.push(own.map_err(Failure::other)?);
     }
     let settings = edge_settings(&config, operations_at)?;
     let limiter = Limiter::new(
@@ -225,8 +226,9 @@ pub async fn serve_with<S: BucketStore>(
     }
     let (registry, drain) = (context.metrics.clone(), context.drain.clone());
     let router = ops::router(&edge, token, registry, drain, reloader);
-    let operations_drain = ops::serve(operations, router, &context);
     announce(&context, &bound, operations_at);
+    get_ready(&edge, &context).await;
+    let operations_drain = ops::serve(operations, router, &context).map_err(Failure::other)?;
     let ended = server::run(shared, bound, workers).await;
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
@@ -247,10 +249,6 @@ fn keep_certificates(bound: &mut [Bound], metrics: &Metrics, context: &Context) 
         let drain = context.drain.clone();
         context.tasks.spawn("certificates", server::tls::keep_current(all, drain));
     }
-}
-
-fn cannot_bind(address: SocketAddr, error: &std::io::Error) -> Failure {
-    Failure::other(format!("cannot listen on {address}: {error}"))
 }
 
 fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSettings, Failure> {
@@ -309,7 +307,31 @@ fn announce(context: &Context, bound: &[Bound], operations_at: SocketAddr) {
         context.announce(what, bound.address);
     }
     context.announce("operations", operations_at);
-    context.ready();
+    context.all_announced();
+}
+
+/// Says that the gateway is ready once it has a policy. A predecessor answers until then, so a
+/// successor waits for that before it answers anybody; without one there is nobody better.
+async fn get_ready<S: BucketStore>(edge: &Arc<Edge<S>>, context: &Context) {
+    let (edge, own) = (Arc::clone(edge), context.clone());
+    let ready = async move {
+        while !edge.is_ready() {
+            tokio::time::sleep(READY_LOOK_EVERY).await;
+        }
+        own.ready();
+    };
+    let drain = context.drain.clone();
+    let ready = async move {
+        tokio::select! {
+            () = ready => {}
+            () = drain.started() => {}
+        }
+    };
+    if context.sockets.has_predecessor() {
+        ready.await;
+    } else {
+        context.tasks.spawn("readiness", ready);
+    }
 }
 
 /// The pepper that keys of this configuration are hashed with.

@@ -4,6 +4,7 @@
 //! gateway is ready depends on having a policy, not on the bucket store: without a store it still
 //! answers, by each plan's failure policy.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use daemon::metrics::Metrics;
 use daemon::ops::Readiness;
-use daemon::{Context, Drain};
+use daemon::{Context, Drain, Lent};
 use edge::limiter::store::BucketStore;
 use edge::limiter::{Level, Limit, Reply};
 use edge::{Edge, InspectError, Inspection};
@@ -64,8 +65,9 @@ pub(crate) fn router<S: BucketStore>(
         .merge(daemon::ops::router("weir-gateway", metrics, ready))
 }
 
-/// Serves the port beyond the gateway's drain, until its own.
-pub(crate) fn serve(listener: TcpListener, router: Router, context: &Context) -> Drain {
+/// Serves the port beyond the gateway's drain, until its own, or until a successor answers there.
+pub(crate) fn serve(port: Arc<Lent>, router: Router, context: &Context) -> io::Result<Drain> {
+    let listener = TcpListener::from_std(port.listener()?)?;
     let drain = Drain::new();
     let ending = drain.clone();
     context.tasks.spawn("operations port", async move {
@@ -74,7 +76,14 @@ pub(crate) fn serve(listener: TcpListener, router: Router, context: &Context) ->
             tracing::error!(%error, "the operations port ended");
         }
     });
-    drain
+    let (gateway, left) = (context.drain.clone(), drain.clone());
+    context.tasks.spawn("operations port, left", async move {
+        gateway.started().await;
+        if port.is_handed_over() {
+            left.start();
+        }
+    });
+    Ok(drain)
 }
 
 struct Inside<S> {

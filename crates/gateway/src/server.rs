@@ -1,18 +1,18 @@
 //! Room ①: listeners and worker threads.
 //!
 //! Every worker has a runtime of one thread, its own `SO_REUSEPORT` socket for each listener and
-//! its own upstream connections, so a request never changes threads. The first worker binds, the
-//! others join its port, so port 0 works too. What workers share is immutable or made of atomics.
+//! its own upstream connections, so a request never changes threads. What workers share is immutable
+//! or made of atomics.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 
+use daemon::{Lent, Sockets};
 use edge::Edge;
 use edge::limiter::Clock;
 use edge::limiter::store::BucketStore;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
 use crate::config::Listener;
@@ -20,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::peer::Proxies;
 use crate::upgrade::Upgrades;
 
+pub(crate) mod sockets; // handed over or bound
 mod connections; // how many, and from where
 pub(crate) mod live; // what may change meanwhile
 mod room; // places for a worker's connections
@@ -37,9 +38,6 @@ use self::live::InForce;
 use self::opening::Opening;
 use self::tls::{Certificates, TlsError};
 use self::worker::{Entrance, Worker};
-
-/// Connections that wait in the kernel for a worker.
-const BACKLOG: i32 = 4_096;
 
 /// Why the server cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -93,25 +91,20 @@ pub(crate) struct Bound {
     /// Proxies whose word about callers is believed.
     proxies: Proxies,
     opening: Opening,
-    /// One socket for each worker.
-    sockets: Vec<std::net::TcpListener>,
+    /// Those of each worker.
+    sockets: Vec<Vec<Arc<Lent>>>,
 }
 
-/// Binds a listener for all workers.
-pub(crate) fn bind(listener: &Listener, workers: usize) -> Result<Bound, ServeError> {
+/// Binds a listener for all workers, or takes over what listens there.
+pub(crate) fn bind(
+    listener: &Listener,
+    workers: usize,
+    sockets: &Sockets,
+) -> Result<Bound, ServeError> {
     let certificates = certificates(listener)?;
-    let mut address = listener.address;
-    if address.port() != 0 {
-        // Sockets that share a port also share it with another gateway, unseen: ask alone first.
-        socket(address, Shares::Alone).map_err(|error| ServeError::Bind(address, error))?;
-    }
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 0..workers {
-        let socket = socket(address, Shares::WithWorkers)
-            .map_err(|error| ServeError::Bind(address, error))?;
-        address = socket.local_addr().map_err(|error| ServeError::Bind(address, error))?;
-        sockets.push(socket);
-    }
+    let (address, sockets) =
+        sockets::of_workers(&listener.name, listener.address, workers, sockets)
+            .map_err(|error| ServeError::Bind(listener.address, error))?;
     let proxies: Proxies = listener.trusted_proxies.as_slice().into();
     let tls = certificates.as_ref().map(|(_, certificates)| certificates.acceptor());
     let opening = Opening { trusted: listener.proxy_protocol.then(|| Arc::clone(&proxies)), tls };
@@ -127,26 +120,6 @@ fn certificates(listener: &Listener) -> Result<Option<(String, Certificates)>, S
     }
 }
 
-/// Whether other sockets may have the same port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shares {
-    Alone,
-    WithWorkers,
-}
-
-fn socket(address: SocketAddr, shares: Shares) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shares == Shares::WithWorkers)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
 /// Runs all workers until the drain has ended.
 pub(crate) async fn run<S: BucketStore>(
     shared: Arc<Shared<S>>,
@@ -159,9 +132,12 @@ pub(crate) async fn run<S: BucketStore>(
         .map(|bound| (bound.http2, bound.proxies, bound.opening, bound.sockets.into_iter()))
         .collect();
     for number in 0..workers {
-        let own = sockets.iter_mut().filter_map(|(http2, proxies, opening, sockets)| {
-            let (http2, proxies, opening) = (*http2, Arc::clone(proxies), opening.clone());
-            Some(Entrance { socket: sockets.next()?, http2, proxies, opening })
+        let own = sockets.iter_mut().flat_map(|(http2, proxies, opening, sockets)| {
+            let own = sockets.next().unwrap_or_default().into_iter();
+            own.map(move |socket| {
+                let (proxies, opening) = (Arc::clone(proxies), opening.clone());
+                Entrance { socket, http2: *http2, proxies, opening }
+            })
         });
         let worker = Worker::new(Arc::clone(&shared), own.collect());
         let (ended, end) = oneshot::channel();

@@ -89,6 +89,8 @@ const DOORS: &[Door] = &[
             "crates/gateway/src/server/live",
         ],
     ),
+    door("listenfd", &["crates/daemon/src/sockets"]),
+    door("command_fds", &["crates/daemon/src/succession"]),
     door("quick_cache", &["crates/edge/src/key_cache"]),
 ];
 

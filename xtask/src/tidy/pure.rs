@@ -54,8 +54,9 @@ const DOMAIN: &[&str] = &[
     "upstreams",
 ];
 
-/// Past this many lines something in `daemon` does not belong there.
-const DAEMON_CODE_LINES_MAX: usize = 1_200;
+/// Past this many lines something in `daemon` does not belong there. A third of it is what outlives a
+/// process: sockets, successors, the service manager.
+const DAEMON_CODE_LINES_MAX: usize = 1_450;
 
 /// Both borders.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

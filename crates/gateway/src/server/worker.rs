@@ -3,7 +3,8 @@
 //!
 //! At the connection bound a worker stops accepting; callers wait in the kernel's queue. At the
 //! drain it accepts for a grace, so that balancers notice first, then closes what is idle and lets
-//! what is under way finish within its bound.
+//! what is under way finish within its bound. What a successor accepts from is left to it at once;
+//! the grace is then the time in which connections in use are told to close.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use daemon::Lent;
 use edge::limiter::store::BucketStore;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -37,20 +39,26 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Worker<S> {
     shared: Arc<Shared<S>>,
     live: Arc<Live<S>>,
-    sockets: Vec<std::net::TcpListener>,
+    sockets: Vec<Arc<Lent>>,
 }
 
 /// A worker's part of a listener.
 #[derive(Debug)]
 pub(crate) struct Entrance {
-    /// Its own.
-    pub socket: std::net::TcpListener,
+    /// Its own, until a successor has it.
+    pub socket: Arc<Lent>,
     /// HTTP/2 beside HTTP/1.1.
     pub http2: bool,
     /// Proxies whose word about callers is believed.
     pub proxies: Proxies,
     /// What comes before HTTP.
     pub opening: Opening,
+}
+
+/// A listener of a running worker.
+struct Port {
+    socket: Arc<Lent>,
+    listener: TcpListener,
 }
 
 impl<S: BucketStore> Worker<S> {
@@ -79,7 +87,7 @@ impl<S: BucketStore> Worker<S> {
         let Worker { shared, live, sockets } = self;
         let mut ports = Vec::with_capacity(sockets.len());
         for socket in sockets {
-            ports.push(TcpListener::from_std(socket)?);
+            ports.push(Port { listener: TcpListener::from_std(socket.listener()?)?, socket });
         }
         let open = GracefulShutdown::new();
         let accepting = accept_all(&ports, &shared, &live, &open);
@@ -111,7 +119,7 @@ async fn sweep<S>(live: &Live<S>) {
 }
 
 async fn accept_all<S: BucketStore>(
-    ports: &[TcpListener],
+    ports: &[Port],
     shared: &Arc<Shared<S>>,
     live: &Arc<Live<S>>,
     open: &GracefulShutdown,
@@ -134,11 +142,14 @@ async fn accept_all<S: BucketStore>(
 type Accepted = (TcpStream, SocketAddr, usize);
 
 /// The next connection of any port, and of which.
-async fn accept(ports: &[TcpListener]) -> io::Result<Accepted> {
+async fn accept(ports: &[Port]) -> io::Result<Accepted> {
     poll_fn(|cx| {
-        for (port, listener) in ports.iter().enumerate() {
-            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
-                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, port)));
+        for (number, port) in ports.iter().enumerate() {
+            if port.socket.is_handed_over() {
+                continue;
+            }
+            if let Poll::Ready(accepted) = port.listener.poll_accept(cx) {
+                return Poll::Ready(accepted.map(|(stream, peer)| (stream, peer, number)));
             }
         }
         Poll::Pending

@@ -43,9 +43,13 @@ mod reload; // a new file while it runs
 #[cfg(test)]
 mod reload_process; // the same, to the program
 #[cfg(test)]
+mod restart; // a new process in the place of a running one
+#[cfg(test)]
 mod retries; // what is sent again, and what never
 #[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod systemd; // what the service manager hears and gives
 #[cfg(test)]
 mod tls; // certificates, old and new
 #[cfg(test)]

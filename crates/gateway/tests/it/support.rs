@@ -2,6 +2,7 @@
 
 pub(crate) mod caller;
 pub(crate) mod plane;
+pub(crate) mod program;
 pub(crate) mod scripted;
 pub(crate) mod service;
 pub(crate) mod socket;
