@@ -15,6 +15,7 @@ use wire::client::plans::PlansClient;
 use wire::client::shadow::ShadowClient;
 use wire::key::{Pepper, token_hash};
 
+use crate::access_log::{AccessLog, Ended};
 use crate::config::{Config, ControlConfig, FileChoice, PolicyChoice, StoreChoice};
 use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
@@ -209,11 +210,14 @@ pub async fn serve_with<S: BucketStore>(
             tracing::error!(%error, "the operations port ended");
         }
     });
+    let (access_log, last_lines) = access_log(&config, &parts.clock, &metrics)?.unzip();
     keep_certificates(&mut bound, &metrics, &context);
     announce(&context, &bound, operations_at);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
         upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
+        overload: config.overload,
+        access_log,
         edge: Arc::clone(&edge),
         routes: config.routes,
         upstreams,
@@ -224,11 +228,26 @@ pub async fn serve_with<S: BucketStore>(
         drain: context.drain.clone(),
     });
     let ended = server::run(shared, bound, config.workers).await;
+    if let Some(last_lines) = last_lines {
+        last_lines.wait().await;
+    }
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
     }
     operations_drain.start();
     ended.map_err(Failure::other)
+}
+
+/// The access log, if there is one, and the end of its last lines.
+fn access_log(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Option<(Arc<AccessLog>, Ended)>, Failure> {
+    let Some(rules) = config.access_log.clone() else { return Ok(None) };
+    AccessLog::start(rules, Arc::clone(clock), metrics.access_log.clone())
+        .map(Some)
+        .map_err(|error| Failure::Settings(vec![format!("access_log.to: {error}")]))
 }
 
 /// Looks after the files of all listeners with TLS, if there are any.

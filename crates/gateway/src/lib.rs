@@ -35,6 +35,8 @@ pub mod upstream; // ⑥ forwards
 mod upgrade; // connections that leave HTTP
 mod ops; // the operations port
 mod metrics; // what the rim counts
+mod access_log; // a line for each answer
+mod overload; // what a worker cannot handle in time
 mod store_watch; // what the log is told of Redis
 
 pub use assembly::{Evidently, Parts, file_policy, serve, serve_with};

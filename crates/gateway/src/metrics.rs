@@ -18,7 +18,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
+use crate::access_log::AccessLogMetrics;
 use crate::config::Config;
+use crate::overload::OverloadMetrics;
 use crate::server::metrics::ListenMetrics;
 use crate::upstream::metrics::UpstreamMetrics;
 
@@ -67,6 +69,10 @@ pub(crate) struct Metrics {
     pub upgraded: Gauge,
     /// From arrival to decision.
     pub added: AddedTime,
+    /// Requests that were shed.
+    pub overload: OverloadMetrics,
+    /// Lines that were lost.
+    pub access_log: AccessLogMetrics,
 }
 
 impl Metrics {
@@ -91,6 +97,8 @@ impl Metrics {
             upgrades: Counter::default(),
             upgraded: Gauge::default(),
             added: AddedTime::default(),
+            overload: OverloadMetrics::register(registry),
+            access_log: AccessLogMetrics::register(registry),
         };
         let r = registry;
         r.register("weir_gateway_requests", "Answers by route and class of status", requests);

@@ -15,7 +15,8 @@ use edge::limiter::store::BucketStore;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
-use crate::config::{Bounds, DrainRules, Listener};
+use crate::access_log::AccessLog;
+use crate::config::{Bounds, DrainRules, Listener, OverloadRules};
 use crate::metrics::Metrics;
 use crate::peer::Proxies;
 use crate::route::RouteTable;
@@ -70,6 +71,8 @@ pub(crate) struct Shared<S> {
     pub(crate) drain: daemon::Drain,
     pub(crate) addresses: PerAddress,
     pub(crate) upgrades: Upgrades,
+    pub(crate) overload: Option<OverloadRules>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
 }
 
 impl<S> Shared<S> {
@@ -164,7 +167,7 @@ pub(crate) async fn run<S: BucketStore>(
             let (http2, proxies, opening) = (*http2, Arc::clone(proxies), opening.clone());
             Some(Entrance { socket: sockets.next()?, http2, proxies, opening })
         });
-        let worker = Worker::new(Arc::clone(&shared), own.collect());
+        let worker = Worker::new(Arc::clone(&shared), own.collect(), number);
         let (ended, end) = oneshot::channel();
         let builder = thread::Builder::new().name(format!("weir-worker-{number}"));
         let body = move || {

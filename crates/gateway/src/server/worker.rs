@@ -24,6 +24,7 @@ use super::Shared;
 use super::opening::{Caller, Opened, Opening};
 use super::patience::{Patient, UNREAD_MAX};
 use crate::config::Bounds;
+use crate::overload::Gate;
 use crate::peer::{Peer, Place, Proxies};
 use crate::pipeline::Pipeline;
 use crate::stream::Transport;
@@ -43,6 +44,7 @@ const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Worker<S> {
     shared: Arc<Shared<S>>,
     entrances: Vec<Entrance>,
+    number: usize,
 }
 
 /// A worker's part of a listener.
@@ -73,8 +75,12 @@ struct Door {
 
 impl<S: BucketStore> Worker<S> {
     /// A worker for these sockets.
-    pub(crate) fn new(shared: Arc<Shared<S>>, entrances: Vec<Entrance>) -> Worker<S> {
-        Worker { shared, entrances }
+    pub(crate) fn new(
+        shared: Arc<Shared<S>>,
+        entrances: Vec<Entrance>,
+        number: usize,
+    ) -> Worker<S> {
+        Worker { shared, entrances, number }
     }
 
     /// Runs to the end of the drain, on the caller's thread.
@@ -87,6 +93,8 @@ impl<S: BucketStore> Worker<S> {
 
     async fn serve(self) -> io::Result<()> {
         let shared = self.shared;
+        let gate = Gate::new(shared.overload, &shared.metrics.overload, self.number);
+        let gate = Arc::new(gate);
         let ways = shared.upstreams.iter().map(|upstream| Way::new(Arc::clone(upstream))).collect();
         let pipeline = Arc::new(Pipeline {
             edge: Arc::clone(&shared.edge),
@@ -97,7 +105,10 @@ impl<S: BucketStore> Worker<S> {
             body_bound: shared.bounds.body_bytes,
             drain: shared.drain.clone(),
             upgrades: shared.upgrades.clone(),
+            gate: Arc::clone(&gate),
+            access_log: shared.access_log.clone(),
         });
+        daemon::tasks::spawn("overload watch", async move { gate.watch().await });
         let mut ports = Vec::new();
         for Entrance { socket, http2, proxies, opening } in self.entrances {
             let door = Door { proxies, opening, engine: engine(&shared.bounds, http2) };
