@@ -14,6 +14,7 @@ use wire::client::plans::PlansClient;
 use wire::client::shadow::ShadowClient;
 use wire::key::{KeyHash, Pepper, token_hash};
 
+use crate::access_log::{AccessLog, Ended};
 use crate::config::{Config, ControlConfig, FileChoice, PolicyChoice, StoreChoice};
 use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
@@ -207,10 +208,13 @@ pub async fn serve_with<S: BucketStore>(
     };
     let made = fleet.make(&config.upstreams, &[]).await;
     fleet.take_over(&made, &[]);
+    let (access_log, last_lines) = access_log(&config, &parts.clock, &metrics)?.unzip();
     keep_certificates(&mut bound, &metrics, &context);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
         upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
+        overload: config.overload,
+        access_log,
         edge: Arc::clone(&edge),
         in_force: InForce::new(reload::settings(&config, &made, Arc::clone(&metrics))),
         metrics,
@@ -230,6 +234,9 @@ pub async fn serve_with<S: BucketStore>(
     get_ready(&edge, &context).await;
     let operations_drain = ops::serve(operations, router, &context).map_err(Failure::other)?;
     let ended = server::run(shared, bound, workers).await;
+    if let Some(last_lines) = last_lines {
+        last_lines.wait().await;
+    }
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
     }
@@ -239,6 +246,18 @@ pub async fn serve_with<S: BucketStore>(
 
 fn token(config: &Config) -> Option<KeyHash> {
     config.operations.token.as_ref().map(|token| token_hash(token.expose()))
+}
+
+/// The access log, if there is one, and the end of its last lines.
+fn access_log(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Option<(Arc<AccessLog>, Ended)>, Failure> {
+    let Some(rules) = config.access_log.clone() else { return Ok(None) };
+    AccessLog::start(rules, Arc::clone(clock), metrics.access_log.clone())
+        .map(Some)
+        .map_err(|error| Failure::Settings(vec![format!("access_log.to: {error}")]))
 }
 
 /// Looks after the files of all listeners with TLS, if there are any.

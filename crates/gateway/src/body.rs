@@ -14,6 +14,7 @@ pub(crate) use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
+use crate::access_log::{Note, Noted};
 use crate::headers::clean_trailers;
 use crate::upstream::InFlight;
 use crate::upstream::connections::Lease;
@@ -103,18 +104,24 @@ pub(crate) struct Stream {
     seen: u64,
     progress: Arc<Progress>,
     end: Option<oneshot::Sender<UploadEnd>>,
+    /// Present only where answers are logged.
+    note: Option<Arc<Note>>,
 }
 
 impl Upload {
     /// A body that may have `bound` bytes. Without a body there is nothing to watch.
-    pub(crate) fn new(body: Incoming, bound: Option<u64>) -> (Upload, Option<UploadWatch>) {
+    pub(crate) fn new(
+        body: Incoming,
+        bound: Option<u64>,
+        note: Option<Arc<Note>>,
+    ) -> (Upload, Option<UploadWatch>) {
         if body.is_end_stream() {
             return (Upload::Empty, None);
         }
         let (sender, end) = oneshot::channel();
         let progress = Arc::new(Progress::default());
         let watch = UploadWatch { end, ended: None, progress: Arc::clone(&progress) };
-        let stream = Stream { body, bound, seen: 0, progress, end: Some(sender) };
+        let stream = Stream { body, bound, seen: 0, progress, end: Some(sender), note };
         (Upload::Stream(stream), Some(watch))
     }
 }
@@ -156,6 +163,9 @@ impl Stream {
                 if let Some(bound) = self.bound.filter(|bound| *bound < self.seen) {
                     self.ended(UploadEnd::TooLarge);
                     return Poll::Ready(Some(Err(BodyError::TooLarge(bound))));
+                }
+                if let (Some(note), Some(data)) = (&self.note, frame.data_ref()) {
+                    note.gave(data.len());
                 }
                 if self.body.is_end_stream() {
                     self.ended(UploadEnd::Complete);
@@ -212,6 +222,8 @@ pub(crate) enum ReplyBody {
     Own(Bytes),
     /// A service's, as it comes.
     Service(Download),
+    /// Any of them, with the note that ends when it does.
+    Noted(Box<Noted>),
 }
 
 /// A service's body: ends when the service is silent for too long, and gives its connection back
@@ -310,6 +322,7 @@ impl Body for ReplyBody {
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             ReplyBody::Service(download) => download.poll(cx),
+            ReplyBody::Noted(noted) => noted.poll(cx),
         }
     }
 
@@ -318,6 +331,7 @@ impl Body for ReplyBody {
             ReplyBody::Empty => true,
             ReplyBody::Own(bytes) => bytes.is_empty(),
             ReplyBody::Service(download) => download.body.is_end_stream(),
+            ReplyBody::Noted(noted) => noted.body.is_end_stream(),
         }
     }
 
@@ -326,6 +340,7 @@ impl Body for ReplyBody {
             ReplyBody::Empty => SizeHint::with_exact(0),
             ReplyBody::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
             ReplyBody::Service(download) => download.body.size_hint(),
+            ReplyBody::Noted(noted) => noted.body.size_hint(),
         }
     }
 }

@@ -35,10 +35,14 @@ mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
 mod proxies; // who may speak for callers
 mod tls; // certificates
+mod access_log; // a line for each answer
+mod overload; // more than a worker can handle
 
+pub use access_log::{AccessLogRules, LineFormat, LogTarget, Share};
 pub use file::{load, parse};
 pub use origin::Origin;
 pub(crate) use origin::{digest, judge};
+pub use overload::OverloadRules;
 pub use tls::{ListenerTls, PairFiles};
 
 /// A whole, checked configuration.
@@ -52,6 +56,10 @@ pub struct Config {
     pub operations: Operations,
     /// Bounds of connections and requests.
     pub limits: Bounds,
+    /// When a worker refuses what it cannot handle in time, if it does.
+    pub overload: Option<OverloadRules>,
+    /// Whether answers leave a line.
+    pub access_log: Option<AccessLogRules>,
     /// How the gateway ends.
     pub drain: DrainRules,
     /// Where buckets live.

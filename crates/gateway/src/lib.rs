@@ -36,6 +36,8 @@ mod upgrade; // connections that leave HTTP
 mod reload; // a new configuration while it runs
 mod ops; // the operations port
 mod metrics; // what the rim counts
+mod access_log; // a line for each answer
+mod overload; // what a worker cannot handle in time
 mod store_watch; // what the log is told of Redis
 
 pub use assembly::{Evidently, Parts, file_policy, serve, serve_with};

@@ -18,7 +18,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
+use crate::access_log::AccessLogMetrics;
 use crate::config::Config;
+use crate::overload::OverloadMetrics;
 use crate::reload::metrics::ReloadMetrics;
 use crate::route::RouteTable;
 use crate::server::metrics::ListenMetrics;
@@ -75,6 +77,10 @@ pub(crate) struct Metrics {
     pub upgraded: Gauge,
     /// From arrival to decision.
     pub added: AddedTime,
+    /// Requests that were shed.
+    pub overload: OverloadMetrics,
+    /// Lines that were lost.
+    pub access_log: AccessLogMetrics,
 }
 
 impl Metrics {
@@ -92,6 +98,8 @@ impl Metrics {
             upgrades: Counter::default(),
             upgraded: Gauge::default(),
             added: AddedTime::default(),
+            overload: OverloadMetrics::register(registry),
+            access_log: AccessLogMetrics::register(registry),
             requests,
         };
         let (r, requests) = (registry, metrics.requests.clone());

@@ -17,6 +17,7 @@ use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use http_body::Body as _;
 use wire::error::ErrorCode;
 
+use crate::access_log::{AccessLog, Note, Tail};
 use crate::anonymous;
 use crate::body::{Incoming, ReplyBody};
 use crate::cors;
@@ -26,6 +27,7 @@ use crate::grpc;
 use crate::headers::{self, Identity};
 use crate::linger::{self, Keep};
 use crate::metrics::Metrics;
+use crate::overload::Gate;
 use crate::pairing;
 use crate::peer::Peer;
 use crate::reply::{self, Problem};
@@ -33,7 +35,11 @@ use crate::route::{self, NoRoute, Route, RouteTable};
 use crate::upgrade::{self, Upgrades, Wish};
 use crate::upstream::{Answer, Failed, NotAnswered, Outgoing, Way};
 
+mod failed; // what a caller is told when its service did not answer
+mod id; // a name of its own for each request
 mod switch; // requests that end HTTP on their connection
+
+use failed::failed;
 
 /// Longest request target.
 const TARGET_BYTES_MAX: usize = 8_192;
@@ -51,6 +57,8 @@ pub(crate) struct Pipeline<S> {
     pub(crate) body_bound: Option<u64>,
     pub(crate) drain: daemon::Drain,
     pub(crate) upgrades: Upgrades,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
 }
 
 /// A request as the rooms use it, apart from its body.
@@ -62,6 +70,16 @@ struct Head<'a> {
     peer: &'a Peer,
     /// The page's, where any route lets other origins read.
     origin: Option<HeaderValue>,
+    /// Learns what becomes of it, where answers are logged.
+    note: Option<&'a Arc<Note>>,
+}
+
+impl Head<'_> {
+    fn learns(&self, what: impl FnOnce(&Note)) {
+        if let Some(note) = self.note {
+            what(note);
+        }
+    }
 }
 
 impl<S: BucketStore> Pipeline<S> {
@@ -71,7 +89,8 @@ impl<S: BucketStore> Pipeline<S> {
         mut request: Request<Incoming>,
         peer: &Peer,
     ) -> Response<ReplyBody> {
-        let id = request_id();
+        let id = id::request_id();
+        let tail = self.access_log.as_ref().map(|log| log.begin(&id, &request));
         let wish = Wish::of(&mut request);
         let wishes = wish.is_some();
         let (parts, body) = request.into_parts();
@@ -80,12 +99,14 @@ impl<S: BucketStore> Pipeline<S> {
         let waits = headers.contains_key(EXPECT);
         let grpc = grpc::kind(&method, &headers);
         let origin = if self.routes.has_cors() { headers.get(ORIGIN).cloned() } else { None };
-        let head = Head { method: &method, uri: &uri, version, id: &id, peer, origin };
+        let note = tail.as_ref().map(Tail::note);
+        let head = Head { method: &method, uri: &uri, version, id: &id, peer, origin, note };
         let mut response = match self.walk(&head, headers, body, wish).await {
             Ok(response) => response,
             Err(Refused { problem, unread, route }) => {
                 let by_class = route.and_then(|route| self.metrics.routes.get(route.number));
                 by_class.unwrap_or(&self.metrics.unrouted).count(problem.status());
+                head.learns(|note| note.is_refused(problem.code()));
                 let detail = problem.detail();
                 let mut response = problem.response(&method, &id);
                 if let Some(kind) = grpc {
@@ -103,7 +124,10 @@ impl<S: BucketStore> Pipeline<S> {
         if last && !upgrade::is_switch(&response) {
             close_after(&mut response, version);
         }
-        response
+        match tail {
+            Some(tail) => tail.follow(response),
+            None => response,
+        }
     }
 
     /// The rooms in order.
@@ -126,6 +150,12 @@ impl<S: BucketStore> Pipeline<S> {
             Ok(route) => route,
             Err(problem) => return Err(Refused::before_routing(problem, body)),
         };
+        head.learns(|note| note.takes_route(&route.terms, &path));
+        // Before anybody asks whose it is, and before it costs a token.
+        let _place = match self.gate.enter() {
+            Ok(place) => place,
+            Err(problem) => return Err(Refused::on(route, problem, body)),
+        };
         if is_announced_too_long(&headers, self.body_bound) {
             return Err(Refused::on(route, failed(Failed::BodyTooLarge), body));
         }
@@ -137,6 +167,7 @@ impl<S: BucketStore> Pipeline<S> {
         let call = Call { presented, route: &route.terms, method, request_id };
         let admission = self.edge.admit(&call).await;
         self.metrics.added.observe(self.clock.now().since(arrived));
+        head.learns(|note| note.is_admitted(&admission));
         let ticket = match admission {
             Admission::Forward(ticket) => ticket,
             Admission::Refuse(refusal, ticket) => {
@@ -159,7 +190,9 @@ impl<S: BucketStore> Pipeline<S> {
             upgrade.wish.ask(&mut headers);
         }
         let (method, body_bound) = (head.method.clone(), self.body_bound);
-        let outgoing = Outgoing { method, target, headers, body, body_bound };
+        head.learns(Note::is_forwarded);
+        let note = head.note.cloned();
+        let outgoing = Outgoing { method, target, headers, body, body_bound, note };
         match way.forward(outgoing).await {
             Ok(answer) => {
                 self.answered(answer, upgrade, way, route, ticket, head).map_err(|refused| *refused)
@@ -322,19 +355,6 @@ fn ends_at_the_close(response: &Response<ReplyBody>, version: Version) -> bool {
         && !response.headers().contains_key(CONTENT_LENGTH)
 }
 
-/// 32 hexadecimal digits. Always our own: callers must not choose what records are found by.
-fn request_id() -> HeaderValue {
-    const DIGITS: [u8; 16] = *b"0123456789abcdef";
-    let mut random = fastrand::u128(..);
-    let mut text = [0; 32];
-    for place in &mut text {
-        let digit = usize::try_from(random & 15).unwrap_or(0);
-        *place = DIGITS.get(digit).copied().unwrap_or(b'0');
-        random >>= 4;
-    }
-    HeaderValue::from_bytes(&text).expect("hexadecimal digits are visible ASCII")
-}
-
 /// Refuses what has two readings or is not supported, before anything is decided; otherwise the
 /// host as it was named and the canonical path.
 fn understand<'a>(
@@ -457,30 +477,4 @@ fn prepare(
         heard.write(headers);
     }
     headers.insert(HOST, authority.clone());
-}
-
-fn failed(reason: Failed) -> Problem {
-    let second = std::time::Duration::from_secs(1);
-    match reason {
-        Failed::NoEndpoint => {
-            let detail = "no endpoint of the service is known";
-            Problem::new(ErrorCode::UpstreamUnavailable, detail).retry(second)
-        }
-        Failed::Overloaded => {
-            let detail = "the service has as many requests as it may";
-            Problem::new(ErrorCode::Overloaded, detail).retry(second)
-        }
-        Failed::Unreachable => {
-            Problem::new(ErrorCode::UpstreamFailed, "the service could not be reached")
-        }
-        Failed::Timeout => {
-            Problem::new(ErrorCode::UpstreamTimeout, "the service did not answer in time")
-        }
-        Failed::CallerStalled | Failed::CallerGone => {
-            Problem::new(ErrorCode::RequestTimeout, "the body did not arrive")
-        }
-        Failed::BodyTooLarge => {
-            Problem::new(ErrorCode::BodyTooLarge, "the body is longer than allowed")
-        }
-    }
 }

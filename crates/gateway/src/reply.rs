@@ -30,6 +30,10 @@ const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 
+/// Fields of a denial, and about the bytes of its body: reserved at once.
+const FIELDS: usize = 12;
+const BODY_BYTES: usize = 384;
+
 /// Told where nothing says when it will be better.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -81,6 +85,11 @@ impl Problem {
     /// Its status.
     pub(crate) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// What happened, for programs.
+    pub(crate) fn code(&self) -> &'static str {
+        self.code.name()
     }
 
     /// What happened, for people.
@@ -156,6 +165,7 @@ impl Problem {
         let mut response = Response::new(own);
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
+        headers.reserve(FIELDS);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -171,7 +181,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds(retry)));
         }
         if let Some(told) = &self.told {
-            set_limit_fields(headers, told);
+            insert_limit_fields(headers, told);
             set_denial_fields(headers, told, self.retry);
         }
         response
@@ -190,13 +200,19 @@ impl Problem {
             retry_after: self.retry.map(seconds),
             violated_policies: self.told.as_ref().map(|told| [told.tightest.name]),
         };
-        serde_json::to_vec(&shown).map_or_else(|_never_for_texts| Bytes::new(), Bytes::from)
+        let mut body = Vec::with_capacity(BODY_BYTES);
+        let written = serde_json::to_writer(&mut body, &shown);
+        written.map_or_else(|_never_for_texts| Bytes::new(), |()| Bytes::from(body))
     }
 }
 
 /// Tells an admitted or denied caller where it stands, in place of whatever an upstream said.
 pub(crate) fn set_limit_fields(headers: &mut HeaderMap, told: &Told) {
     remove_limit_fields(headers);
+    insert_limit_fields(headers, told);
+}
+
+fn insert_limit_fields(headers: &mut HeaderMap, told: &Told) {
     insert_text(headers, RATE_LIMIT_POLICY, policy_field(told));
     insert_text(headers, RATE_LIMIT, standing_field(told));
 }

@@ -15,7 +15,8 @@ use edge::limiter::Clock;
 use edge::limiter::store::BucketStore;
 use tokio::sync::oneshot;
 
-use crate::config::Listener;
+use crate::access_log::AccessLog;
+use crate::config::{Listener, OverloadRules};
 use crate::metrics::Metrics;
 use crate::peer::Proxies;
 use crate::upgrade::Upgrades;
@@ -65,6 +66,8 @@ pub(crate) struct Shared<S> {
     pub(crate) drain: daemon::Drain,
     pub(crate) addresses: PerAddress,
     pub(crate) upgrades: Upgrades,
+    pub(crate) overload: Option<OverloadRules>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
     /// What a reload may change.
     pub(crate) in_force: InForce<S>,
 }
@@ -139,7 +142,7 @@ pub(crate) async fn run<S: BucketStore>(
                 Entrance { socket, http2: *http2, proxies, opening }
             })
         });
-        let worker = Worker::new(Arc::clone(&shared), own.collect());
+        let worker = Worker::new(Arc::clone(&shared), own.collect(), number);
         let (ended, end) = oneshot::channel();
         let builder = thread::Builder::new().name(format!("weir-worker-{number}"));
         let body = move || {

@@ -25,6 +25,7 @@ pub(crate) use self::place::InFlight;
 use self::place::{Aim, Queue};
 use self::retry::{Budget, Spare};
 use self::tls::Dialer;
+use crate::access_log::Note;
 use crate::body::{Download, Incoming, ReplyBody, Upload, UploadEnd, UploadWatch};
 use crate::config::UpstreamConfig;
 use crate::headers::is_chunked_or_nothing;
@@ -163,6 +164,8 @@ pub(crate) struct Outgoing {
     pub body: Incoming,
     /// Longest body.
     pub body_bound: Option<u64>,
+    /// Learns what becomes of it, where answers are logged.
+    pub note: Option<Arc<Note>>,
 }
 
 /// A service's answer.
@@ -254,7 +257,8 @@ impl Way {
         if left > 0 {
             upstream.budget.request(upstream.now_us());
         }
-        let (upload, mut watch) = Upload::new(outgoing.body, outgoing.body_bound);
+        let note = outgoing.note;
+        let (upload, mut watch) = Upload::new(outgoing.body, outgoing.body_bound, note.clone());
         let mut request = Request::new(upload);
         *request.method_mut() = outgoing.method;
         *request.headers_mut() = outgoing.headers;
@@ -292,7 +296,12 @@ impl Way {
             };
             let may = again.is_some() && aim.has_another() && self.may_retry(&mut left);
             match again {
-                Some(whole) if may => (request, failure) = (whole, Some(Failed::Unreachable)),
+                Some(whole) if may => {
+                    (request, failure) = (whole, Some(Failed::Unreachable));
+                    if let Some(note) = &note {
+                        note.is_sent_again();
+                    }
+                }
                 again => return Err(not_answered(Failed::Unreachable, again)),
             }
         }

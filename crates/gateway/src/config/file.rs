@@ -21,7 +21,7 @@ use super::read::{
 use super::upstream::upstream;
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    anonymous, cors, judge, limits, proxies, standalone, store, tls,
+    access_log, anonymous, cors, judge, limits, overload, proxies, standalone, store, tls,
 };
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
 
@@ -73,6 +73,8 @@ fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> Conf
         listeners: listeners(named(fields, "listen", problems), beside, problems),
         operations,
         limits: bounds(table(fields, "limits"), problems),
+        overload: overload::read(table(fields, "overload"), problems),
+        access_log: access_log::read(table(fields, "access_log"), beside, problems),
         drain: drain(table(fields, "drain"), problems),
         store,
         deadline,

@@ -16,6 +16,8 @@ pub(crate) fn differences(running: &Config, new: &Config) -> Vec<FieldError> {
     check(running.workers == new.workers, "workers");
     check(running.deadline == new.deadline, "store.deadline");
     check(running.limits.region_share == new.limits.region_share, "limits.region_share");
+    check(running.overload == new.overload, "overload");
+    check(running.access_log == new.access_log, "access_log");
     store(&running.store, &new.store, &mut check);
     policy(&running.policy, &new.policy, &mut check);
     operations(&running.operations, &new.operations, &mut check);
@@ -151,6 +153,7 @@ mod tests {
                 &["operations.address"],
             ),
             (String::new(), "[limits]\nregion_share = 0.5\n".to_owned(), &["limits.region_share"]),
+            (String::new(), "[access_log]\n".to_owned(), &["access_log"]),
         ] {
             assert_eq!(keys(&running, &new), expected, "{running} → {new}");
         }

@@ -55,6 +55,7 @@ impl<S: BucketStore> Pipeline<S> {
                 return Err(Box::new(self.not_answered(Failed::Unreachable, None, route, ticket)));
             }
         };
+        head.learns(|note| note.is_answered(answer.instance));
         let out = answer.switched.take();
         let mut response = self.pass_on(answer, way, route, ticket, head.id);
         dress(&mut response, Some(route), head);

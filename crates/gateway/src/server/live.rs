@@ -19,6 +19,7 @@ use super::opening::Opening;
 use super::room::{Room, Taken};
 use crate::config::{Bounds, DrainRules, Listener};
 use crate::metrics::Metrics;
+use crate::overload::Gate;
 use crate::peer::Proxies;
 use crate::pipeline::Pipeline;
 use crate::route::RouteTable;
@@ -73,13 +74,18 @@ impl<S> InForce<S> {
 }
 
 impl<S: BucketStore> Shared<S> {
-    /// A new worker's part, behind these doors.
-    pub(super) fn live(&self, doors: impl FnOnce(&Bounds) -> Vec<Arc<Door>>) -> Arc<Live<S>> {
+    /// The part of the worker with this number, behind these doors.
+    pub(super) fn live(
+        &self,
+        number: usize,
+        doors: impl FnOnce(&Bounds) -> Vec<Arc<Door>>,
+    ) -> Arc<Live<S>> {
         let mut force = self.in_force.lock();
         let doors = doors(&force.settings.bounds);
-        let current = self.current(&force.settings, &[], doors);
+        let gate = Arc::new(Gate::new(self.overload, &self.metrics.overload, number));
+        let current = self.current(&force.settings, &gate, &[], doors);
         let current = ArcSwap::from_pointee(current);
-        let live = Arc::new(Live { current, room: Arc::default() });
+        let live = Arc::new(Live { current, gate, room: Arc::default() });
         force.workers.push(Arc::clone(&live));
         live
     }
@@ -92,14 +98,20 @@ impl<S: BucketStore> Shared<S> {
             let before = live.current.load_full();
             let doors = before.doors.iter().zip(&settings.listeners);
             let doors = doors.map(|(door, listener)| door.after(listener, &settings.bounds));
-            let next = self.current(&settings, &before.pipeline.ways, doors.collect());
+            let next = self.current(&settings, &live.gate, &before.pipeline.ways, doors.collect());
             live.current.store(Arc::new(next));
             live.room.look_again();
         }
         std::mem::replace(&mut force.settings, settings)
     }
 
-    fn current(&self, settings: &Settings, before: &[Way], doors: Vec<Arc<Door>>) -> Current<S> {
+    fn current(
+        &self,
+        settings: &Settings,
+        gate: &Arc<Gate>,
+        before: &[Way],
+        doors: Vec<Arc<Door>>,
+    ) -> Current<S> {
         let way = |upstream: &Arc<Upstream>| {
             let kept = before.iter().find(|way| Arc::ptr_eq(&way.upstream, upstream));
             kept.cloned().unwrap_or_else(|| Way::new(Arc::clone(upstream)))
@@ -113,6 +125,8 @@ impl<S: BucketStore> Shared<S> {
             body_bound: settings.bounds.body_bytes,
             drain: self.drain.clone(),
             upgrades: self.upgrades.under(settings.bounds.upgrades),
+            gate: Arc::clone(gate),
+            access_log: self.access_log.clone(),
         };
         Current { pipeline, doors, connections_max: settings.bounds.connections_per_worker }
     }
@@ -121,6 +135,8 @@ impl<S: BucketStore> Shared<S> {
 /// What one worker goes by.
 pub(crate) struct Live<S> {
     current: ArcSwap<Current<S>>,
+    /// Refuses what the worker cannot handle in time.
+    pub(super) gate: Arc<Gate>,
     room: Arc<Room>,
 }
 

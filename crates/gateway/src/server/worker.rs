@@ -63,9 +63,13 @@ struct Port {
 
 impl<S: BucketStore> Worker<S> {
     /// A worker for these sockets.
-    pub(crate) fn new(shared: Arc<Shared<S>>, entrances: Vec<Entrance>) -> Worker<S> {
+    pub(crate) fn new(
+        shared: Arc<Shared<S>>,
+        entrances: Vec<Entrance>,
+        number: usize,
+    ) -> Worker<S> {
         let mut sockets = Vec::with_capacity(entrances.len());
-        let live = shared.live(|bounds| {
+        let live = shared.live(number, |bounds| {
             let door = |Entrance { socket, http2, proxies, opening }| {
                 sockets.push(socket);
                 Door::new(proxies, opening, http2, bounds)
@@ -85,6 +89,8 @@ impl<S: BucketStore> Worker<S> {
 
     async fn serve(self) -> io::Result<()> {
         let Worker { shared, live, sockets } = self;
+        let gate = Arc::clone(&live.gate);
+        daemon::tasks::spawn("overload watch", async move { gate.watch().await });
         let mut ports = Vec::with_capacity(sockets.len());
         for socket in sockets {
             ports.push(Port { listener: TcpListener::from_std(socket.listener()?)?, socket });

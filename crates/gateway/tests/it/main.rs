@@ -5,6 +5,8 @@
 mod support; // a whole world in a few lines
 
 #[cfg(test)]
+mod access_log; // a line for each answer
+#[cfg(test)]
 mod anonymous; // callers without a key
 #[cfg(test)]
 mod balance; // which endpoint, by load, turn or key
@@ -34,6 +36,8 @@ mod limits; // denials and what they tell
 mod names; // endpoints that move
 #[cfg(test)]
 mod ops; // the operations port
+#[cfg(test)]
+mod overload; // more than a worker can handle
 #[cfg(test)]
 mod phases; // shadow and off are invisible
 #[cfg(test)]
