@@ -172,7 +172,7 @@ fn excess_over(limit: Limit, spans: &mut [(u64, u64)]) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and microseconds of a run, below 2^53")]
-fn tokens(count: u64) -> f64 {
+pub fn tokens(count: u64) -> f64 {
     count as f64
 }
 
