@@ -100,7 +100,10 @@ const LAB: &[Experiment] = &[
     Experiment {
         words: &["store", "--quick"],
         must_pass: MustPass::OnAQuietMachine,
-        planted: &[("call-per-request", "mix_calls_per_request"), ("fat-state", "redis_bytes_per_key")],
+        planted: &[
+            ("call-per-request", "mix_calls_per_request"),
+            ("fat-state", "redis_bytes_per_key"),
+        ],
     },
     Experiment {
         words: &["decide", "--quick"],

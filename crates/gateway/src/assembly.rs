@@ -223,11 +223,7 @@ pub async fn serve_with<S: BucketStore>(
     });
     let (workers, token) = (config.workers, token(&config));
     let reloader = Reloader::new(config, made.all, Arc::clone(&shared), fleet).map(Arc::new);
-    if let Some(reloader) = &reloader {
-        let hangups = context.hangups().map_err(Failure::other)?;
-        let reloads = Arc::clone(reloader).run(hangups, context.drain.clone());
-        context.tasks.spawn("configuration", reloads);
-    }
+    let reloader = keep_reloading(reloader, &context)?;
     let (registry, drain) = (context.metrics.clone(), context.drain.clone());
     let router = ops::router(&edge, token, registry, drain, reloader);
     announce(&context, &bound, operations_at);
@@ -242,6 +238,19 @@ pub async fn serve_with<S: BucketStore>(
     }
     operations_drain.start();
     ended.map_err(Failure::other)
+}
+
+/// Looks after the configuration, if it came from a file.
+fn keep_reloading<S: BucketStore>(
+    reloader: Option<Arc<Reloader<S>>>,
+    context: &Context,
+) -> Result<Option<Arc<Reloader<S>>>, Failure> {
+    if let Some(reloader) = &reloader {
+        let hangups = context.hangups().map_err(Failure::other)?;
+        let reloads = Arc::clone(reloader).run(hangups, context.drain.clone());
+        context.tasks.spawn("configuration", reloads);
+    }
+    Ok(reloader)
 }
 
 fn token(config: &Config) -> Option<KeyHash> {

@@ -93,10 +93,16 @@ fn a_bucket_that_refills_slowly_loses_nothing_to_leases_that_end() {
 /// of the two, at each moment.
 #[test]
 fn a_burst_bucket_that_is_full_hides_no_scarce_sustained_bucket() {
-    for (capacity, routing) in
-        [(200, Routing::Balanced), (200, Routing::Skewed), (200, Routing::Hopping), (1_000, Routing::Balanced)]
-    {
-        let limits = Limits { burst: limit(capacity, "400/s"), sustained: Some(limit(100 * capacity, "40/s")) };
+    for (capacity, routing) in [
+        (200, Routing::Balanced),
+        (200, Routing::Skewed),
+        (200, Routing::Hopping),
+        (1_000, Routing::Balanced),
+    ] {
+        let limits = Limits {
+            burst: limit(capacity, "400/s"),
+            sustained: Some(limit(100 * capacity, "40/s")),
+        };
         let scenario = Scenario {
             gateways: 3,
             limits,
