@@ -153,7 +153,7 @@ mod tests {
                 &["operations.address"],
             ),
             (String::new(), "[limits]\nregion_share = 0.5\n".to_owned(), &["limits.region_share"]),
-            (String::new(), "[access_log]\n".to_owned(), &["access_log"]),
+            (String::new(), "[access_log]\nto = \"stderr\"\n".to_owned(), &["access_log"]),
         ] {
             assert_eq!(keys(&running, &new), expected, "{running} → {new}");
         }

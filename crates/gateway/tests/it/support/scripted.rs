@@ -9,6 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
+/// Longest wait for the first request of a connection.
+const FIRST_MAX: Duration = Duration::from_secs(3_600);
+
 /// A plain answer.
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
@@ -85,7 +88,7 @@ impl Scripted {
             while let Ok((stream, _)) = listener.accept().await {
                 let (keeping, act) = (Arc::clone(&keeping), Arc::clone(&act));
                 open.spawn(async move {
-                    let idle = idle.unwrap_or(Duration::from_secs(3_600));
+                    let idle = idle.unwrap_or(FIRST_MAX);
                     serve(stream, idle, &keeping, act.as_ref()).await;
                 });
             }
@@ -107,7 +110,9 @@ async fn serve(
 ) {
     stream.set_nodelay(true).unwrap();
     for nth in 0.. {
-        let read = tokio::time::timeout(idle, head(&mut stream)).await;
+        // A first request may be late on a busy machine; what is idle has had one.
+        let patience = if nth == 0 { FIRST_MAX } else { idle };
+        let read = tokio::time::timeout(patience, head(&mut stream)).await;
         let Ok(Some(head)) = read else { return };
         let request = Arrived { nth, head };
         let length = request.header("content-length").parse().unwrap_or(0);
