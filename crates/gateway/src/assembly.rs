@@ -224,7 +224,7 @@ pub async fn serve_with<S: BucketStore>(
         context.tasks.spawn("configuration", reloads);
     }
     let (registry, drain) = (context.metrics.clone(), context.drain.clone());
-    let router = ops::router(&edge, token, registry, drain, reloader);
+    let router = ops::router(Arc::clone(&shared), token, registry, drain, reloader);
     let operations_drain = ops::serve(operations, router, &context);
     announce(&context, &bound, operations_at);
     let ended = server::run(shared, bound, workers).await;

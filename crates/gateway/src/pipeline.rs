@@ -30,6 +30,7 @@ use crate::pairing;
 use crate::peer::Peer;
 use crate::reply::{self, Problem};
 use crate::route::{self, NoRoute, Route, RouteTable};
+use crate::top::Top;
 use crate::upgrade::{self, Upgrades, Wish};
 use crate::upstream::{Answer, Failed, NotAnswered, Outgoing, Way};
 
@@ -51,6 +52,7 @@ pub(crate) struct Pipeline<S> {
     pub(crate) body_bound: Option<u64>,
     pub(crate) drain: daemon::Drain,
     pub(crate) upgrades: Upgrades,
+    pub(crate) top: Top,
 }
 
 /// A request as the rooms use it, apart from its body.
@@ -137,6 +139,7 @@ impl<S: BucketStore> Pipeline<S> {
         let call = Call { presented, route: &route.terms, method, request_id };
         let admission = self.edge.admit(&call).await;
         self.metrics.added.observe(self.clock.now().since(arrived));
+        self.top.see(&admission, arrived);
         let ticket = match admission {
             Admission::Forward(ticket) => ticket,
             Admission::Refuse(refusal, ticket) => {

@@ -6,11 +6,13 @@
 
 use serde_json::{Map, Value, json};
 
+mod effective; // a file with its defaults, and without its secrets
 mod example; // the commented file
 mod policy; // plans, clients, keys
 mod process; // listeners, bounds, store, control
 mod routing; // routes and upstreams
 
+pub(crate) use effective::effective;
 pub(crate) use example::example;
 use policy::{ANONYMOUS, CLIENT, KEY, PLAN, STANDALONE};
 use process::{CONTROL, DRAIN, LIMITS, LISTEN, OPERATIONS, STORE};

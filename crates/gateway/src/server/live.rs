@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::peer::Proxies;
 use crate::pipeline::Pipeline;
 use crate::route::RouteTable;
+use crate::top::Top;
 use crate::upstream::{Upstream, Way};
 
 /// An HTTP/2 connection that is silent for this long is asked whether it lives.
@@ -77,9 +78,10 @@ impl<S: BucketStore> Shared<S> {
     pub(super) fn live(&self, doors: impl FnOnce(&Bounds) -> Vec<Arc<Door>>) -> Arc<Live<S>> {
         let mut force = self.in_force.lock();
         let doors = doors(&force.settings.bounds);
-        let current = self.current(&force.settings, &[], doors);
+        let top = Top::default();
+        let current = self.current(&force.settings, &[], doors, &top);
         let current = ArcSwap::from_pointee(current);
-        let live = Arc::new(Live { current, room: Arc::default() });
+        let live = Arc::new(Live { current, room: Arc::default(), top });
         force.workers.push(Arc::clone(&live));
         live
     }
@@ -92,14 +94,26 @@ impl<S: BucketStore> Shared<S> {
             let before = live.current.load_full();
             let doors = before.doors.iter().zip(&settings.listeners);
             let doors = doors.map(|(door, listener)| door.after(listener, &settings.bounds));
-            let next = self.current(&settings, &before.pipeline.ways, doors.collect());
+            let ways = &before.pipeline.ways;
+            let next = self.current(&settings, ways, doors.collect(), &live.top);
             live.current.store(Arc::new(next));
             live.room.look_again();
         }
         std::mem::replace(&mut force.settings, settings)
     }
 
-    fn current(&self, settings: &Settings, before: &[Way], doors: Vec<Arc<Door>>) -> Current<S> {
+    /// What each worker has seen of who asks most.
+    pub(crate) fn tops(&self) -> Vec<Top> {
+        self.in_force.lock().workers.iter().map(|live| live.top.clone()).collect()
+    }
+
+    fn current(
+        &self,
+        settings: &Settings,
+        before: &[Way],
+        doors: Vec<Arc<Door>>,
+        top: &Top,
+    ) -> Current<S> {
         let way = |upstream: &Arc<Upstream>| {
             let kept = before.iter().find(|way| Arc::ptr_eq(&way.upstream, upstream));
             kept.cloned().unwrap_or_else(|| Way::new(Arc::clone(upstream)))
@@ -113,6 +127,7 @@ impl<S: BucketStore> Shared<S> {
             body_bound: settings.bounds.body_bytes,
             drain: self.drain.clone(),
             upgrades: self.upgrades.under(settings.bounds.upgrades),
+            top: top.clone(),
         };
         Current { pipeline, doors, connections_max: settings.bounds.connections_per_worker }
     }
@@ -122,6 +137,7 @@ impl<S: BucketStore> Shared<S> {
 pub(crate) struct Live<S> {
     current: ArcSwap<Current<S>>,
     room: Arc<Room>,
+    top: Top,
 }
 
 impl<S> fmt::Debug for Live<S> {

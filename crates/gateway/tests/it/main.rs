@@ -35,6 +35,8 @@ mod names; // endpoints that move
 #[cfg(test)]
 mod ops; // the operations port
 #[cfg(test)]
+mod ops_admin; // what operators ask of a running gateway
+#[cfg(test)]
 mod phases; // shadow and off are invisible
 #[cfg(test)]
 mod proxy_protocol; // what a balancer says about its caller

@@ -353,3 +353,32 @@ fn every_key_is_described_and_nothing_else_is() {
         }
     }
 }
+
+#[test]
+fn what_is_in_force_is_shown_with_defaults_and_without_secrets() {
+    let text = "[store]\nurl = \"redis://weir:hunter2@h:6379\"\n[plan.p]\nunlimited = true\n\
+        [client.c]\nplan = \"p\"\n[[key]]\nid = \"k\"\nclient = \"c\"\nhash = \"ab\"\n\
+        [[route]]\nupstream = \"up\"\n[upstream.up]\nendpoints = [\"h:1\"]\nretry = { attempts = 0 }\n";
+    let shown = effective(&document(text));
+    let whole = shown.to_string();
+    for secret in ["hunter2", "\"ab\""] {
+        assert!(!whole.contains(secret), "{secret} in {whole}");
+    }
+    for (place, expected) in [
+        ("/store/url", json!("redis://…@h:6379")),
+        ("/store/deadline", json!("5ms")),
+        ("/limits/head_bytes", json!(16_384)),
+        ("/drain/grace", json!("2s")),
+        ("/route/0/path", json!("/")),
+        ("/upstream/up/head_timeout", json!("30s")),
+        ("/upstream/up/retry", json!({ "attempts": 0, "budget": 0.2, "per_second_min": 3 })),
+        ("/upstream/up/ejection/consecutive", json!(5)),
+        ("/client/c/state", json!("active")),
+        ("/key/0/id", json!("k")),
+    ] {
+        assert_eq!(shown.pointer(place), Some(&expected), "{place}");
+    }
+    for absent in ["/upstream/up/health", "/control", "/anonymous", "/plan/p/burst"] {
+        assert_eq!(shown.pointer(absent), None, "{absent}");
+    }
+}
