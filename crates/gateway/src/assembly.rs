@@ -225,7 +225,7 @@ pub async fn serve_with<S: BucketStore>(
     let reloader = Reloader::new(config, made.all, Arc::clone(&shared), fleet).map(Arc::new);
     let reloader = keep_reloading(reloader, &context)?;
     let (registry, drain) = (context.metrics.clone(), context.drain.clone());
-    let router = ops::router(&edge, token, registry, drain, reloader);
+    let router = ops::router(Arc::clone(&shared), token, registry, drain, reloader);
     announce(&context, &bound, operations_at);
     get_ready(&edge, &context).await;
     let operations_drain = ops::serve(operations, router, &context).map_err(Failure::other)?;

@@ -24,6 +24,7 @@ use crate::upstream::retry::RetryRules;
 use crate::upstream::tls::UpstreamTls;
 
 mod file; // TOML → Config, every mistake with its path
+pub(crate) mod schema; // the same as data, for programs and people
 mod origin; // which file, and what stood in it
 pub(crate) mod fixed; // what needs a restart
 mod read; // the small readers it is made of

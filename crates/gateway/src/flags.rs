@@ -9,6 +9,7 @@ use wire::name::Name;
 
 use crate::assembly;
 use crate::config;
+use crate::config::schema::{example, schema};
 
 /// One rate limit per client, at the edge.
 #[derive(Debug, clap::Parser)]
@@ -27,6 +28,10 @@ pub(crate) struct Flags {
 enum Command {
     /// Judge the file, name every mistake, start nothing.
     Check,
+    /// Print the JSON Schema of the file.
+    Schema,
+    /// Print a commented file with all defaults.
+    Example,
     /// Make an API key for a client of the file: the key on the first line, then its [[key]] table.
     Key {
         /// The client's id.
@@ -43,14 +48,19 @@ impl HasProcessFlags for Flags {
 
 /// Does what the command line says.
 pub(crate) async fn run(flags: Flags, context: Context) -> Result<(), Failure> {
-    let Some(file) = flags.config else {
-        return Err(Failure::Settings(vec!["--config: say which file".to_owned()]));
+    let read = || match &flags.config {
+        None => Err(Failure::Settings(vec!["--config: say which file".to_owned()])),
+        Some(file) => Ok((config::load(file).map_err(Failure::Settings)?, file.as_path())),
     };
-    let config = config::load(&file).map_err(Failure::Settings)?;
-    match flags.command {
-        None => assembly::serve(config, context).await,
-        Some(Command::Check) => say(&[format!("{} is valid", file.display())]),
-        Some(Command::Key { client }) => say(&key(&config, &client, &file)?),
+    match &flags.command {
+        None => assembly::serve(read()?.0, context).await,
+        Some(Command::Schema) => say(&[format!("{:#}", schema())]),
+        Some(Command::Example) => say(&[example().trim_end().to_owned()]),
+        Some(Command::Check) => say(&[format!("{} is valid", read()?.1.display())]),
+        Some(Command::Key { client }) => {
+            let (config, file) = read()?;
+            say(&key(&config, client, file)?)
+        }
     }
 }
 

@@ -33,6 +33,7 @@ mod grpc; // refusals that gRPC callers understand
 mod linger; // the body of a refused request
 pub mod upstream; // ⑥ forwards
 mod upgrade; // connections that leave HTTP
+mod top; // who asks most
 mod reload; // a new configuration while it runs
 mod ops; // the operations port
 mod metrics; // what the rim counts

@@ -18,7 +18,7 @@ use daemon::ops::Readiness;
 use daemon::{Context, Drain, Lent};
 use edge::limiter::store::BucketStore;
 use edge::limiter::{Level, Limit, Reply};
-use edge::{Edge, InspectError, Inspection};
+use edge::{InspectError, Inspection};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -27,6 +27,7 @@ use wire::key::{KeyHash, token_hash};
 use wire::policy::{ClientState, ClientValue};
 
 use crate::reload::Reloader;
+use crate::server::Shared;
 
 mod admin; // what operators ask of a running gateway
 
@@ -35,13 +36,13 @@ const END_MAX: Duration = Duration::from_secs(1);
 
 /// All routes of the port.
 pub(crate) fn router<S: BucketStore>(
-    edge: &Arc<Edge<S>>,
+    shared: Arc<Shared<S>>,
     token: Option<KeyHash>,
     metrics: Metrics,
     drain: Drain,
     reloader: Option<Arc<Reloader<S>>>,
 ) -> Router {
-    let (asked, reloads) = (Arc::clone(edge), reloader.clone());
+    let (asked, reloads) = (Arc::clone(&shared.edge), reloader.clone());
     let ready = move || {
         let last = reloads.as_ref().and_then(|reloader| reloader.last());
         let detail = json!({
@@ -57,7 +58,7 @@ pub(crate) fn router<S: BucketStore>(
             Readiness::no(detail)
         }
     };
-    let inside = Inside { edge: Arc::clone(edge), token, reloader };
+    let inside = Inside { shared, token, reloader };
     Router::new()
         .route("/limits/{client}", get(inspect::<S>))
         .merge(admin::router())
@@ -87,15 +88,15 @@ pub(crate) fn serve(port: Arc<Lent>, router: Router, context: &Context) -> io::R
 }
 
 struct Inside<S> {
-    edge: Arc<Edge<S>>,
+    shared: Arc<Shared<S>>,
     token: Option<KeyHash>,
     reloader: Option<Arc<Reloader<S>>>,
 }
 
 impl<S> Clone for Inside<S> {
     fn clone(&self) -> Inside<S> {
-        let (edge, reloader) = (Arc::clone(&self.edge), self.reloader.clone());
-        Inside { edge, token: self.token, reloader }
+        let (shared, reloader) = (Arc::clone(&self.shared), self.reloader.clone());
+        Inside { shared, token: self.token, reloader }
     }
 }
 
@@ -122,7 +123,7 @@ async fn inspect<S: BucketStore>(
     }
     let key = known.key.as_deref();
     let inspected = match known.plan {
-        None => inside.edge.inspect(&client, key).await,
+        None => inside.shared.edge.inspect(&client, key).await,
         Some(plan) => {
             let value = ClientValue {
                 id: client,
@@ -131,7 +132,7 @@ async fn inspect<S: BucketStore>(
                 reset_revision: known.reset_revision,
                 revision: known.revision,
             };
-            inside.edge.inspect_as(&value, key).await
+            inside.shared.edge.inspect_as(&value, key).await
         }
     };
     match inspected {

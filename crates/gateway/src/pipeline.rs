@@ -32,6 +32,7 @@ use crate::pairing;
 use crate::peer::Peer;
 use crate::reply::{self, Problem};
 use crate::route::{self, NoRoute, Route, RouteTable};
+use crate::top::Top;
 use crate::upgrade::{self, Upgrades, Wish};
 use crate::upstream::{Answer, Failed, NotAnswered, Outgoing, Way};
 
@@ -59,6 +60,7 @@ pub(crate) struct Pipeline<S> {
     pub(crate) upgrades: Upgrades,
     pub(crate) gate: Arc<Gate>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) top: Top,
 }
 
 /// A request as the rooms use it, apart from its body.
@@ -168,6 +170,7 @@ impl<S: BucketStore> Pipeline<S> {
         let admission = self.edge.admit(&call).await;
         self.metrics.added.observe(self.clock.now().since(arrived));
         head.learns(|note| note.is_admitted(&admission));
+        self.top.see(&admission, arrived);
         let ticket = match admission {
             Admission::Forward(ticket) => ticket,
             Admission::Refuse(refusal, ticket) => {

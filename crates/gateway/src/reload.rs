@@ -125,6 +125,12 @@ impl<S: BucketStore> Reloader<S> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What is in force, with defaults and without secrets.
+    pub(crate) async fn effective(&self) -> Option<Arc<serde_json::Value>> {
+        let running = self.running.lock().await;
+        running.config.origin.as_ref().map(|origin| Arc::clone(&origin.effective))
+    }
+
     /// The gateway's clock.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.shared.clock

@@ -2,11 +2,15 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use serde_json::Value;
 use wire::error::FieldError;
 
 use super::Config;
 use super::file::parse;
+use super::read::object_of;
+use super::schema::effective;
 
 /// Where a configuration comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,14 +19,19 @@ pub struct Origin {
     pub file: PathBuf,
     /// Tells its contents apart.
     pub(crate) digest: u64,
+    /// All of it with its defaults, without its secrets.
+    pub(crate) effective: Arc<Value>,
 }
 
 /// Checks what stands in `file`; relative paths in it stand beside it.
 pub(crate) fn judge(text: &str, file: &Path) -> Result<Config, Vec<FieldError>> {
     let beside = file.parent().unwrap_or(Path::new("."));
     let config = parse(text, beside)?;
-    let origin = Some(Origin { file: file.to_owned(), digest: digest(Some(text)) });
-    Ok(Config { origin, ..config })
+    // It is valid, so it can be read once more.
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let effective = Arc::new(effective(&Value::Object(object_of(table))));
+    let origin = Origin { file: file.to_owned(), digest: digest(Some(text)), effective };
+    Ok(Config { origin: Some(origin), ..config })
 }
 
 /// Tells contents apart, also from a file that cannot be read. Times of files are not asked: a

@@ -1,23 +1,73 @@
-//! What operators ask of a running gateway, with the token: to read its file again, and to show
-//! what it goes by.
+//! What operators ask of a running gateway, with the token: to read its file again, to show
+//! what it goes by and who asks most, to log more or less.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use daemon::log::{self, LevelError};
 use edge::limiter::store::BucketStore;
 use serde_json::{Value, json};
 use wire::error::{ErrorBody, ErrorCode};
 
 use super::{Inside, authorized, problem};
 use crate::reload::{Asked, Last, Reloader, Taken};
+use crate::top::busiest;
+
+/// Longest body of a call.
+const BODY_BYTES_MAX: usize = 1_024;
+/// Keys that are shown.
+const TOP_MAX: usize = 50;
 
 /// The routes.
 pub(super) fn router<S: BucketStore>() -> Router<Inside<S>> {
-    Router::new().route("/reload", post(reload::<S>)).route("/configz", get(configz::<S>))
+    Router::new()
+        .route("/reload", post(reload::<S>))
+        .route("/configz", get(configz::<S>))
+        .route("/log-level", get(level::<S>).put(set_level::<S>))
+        .route("/top", get(top::<S>))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+async fn level<S: BucketStore>(State(inside): State<Inside<S>>, headers: HeaderMap) -> Response {
+    match authorized(&headers, inside.token) {
+        Ok(()) => Json(json!({ "level": log::level() })).into_response(),
+        Err(refused) => problem(*refused),
+    }
+}
+
+async fn set_level<S: BucketStore>(
+    State(inside): State<Inside<S>>,
+    headers: HeaderMap,
+    body: String,
+) -> Response {
+    if let Err(refused) = authorized(&headers, inside.token) {
+        return problem(*refused);
+    }
+    let level = body.trim();
+    match log::set_level(level) {
+        Ok(before) => {
+            tracing::warn!(level, before, "the level of the logs was changed");
+            Json(json!({ "level": level, "before": before })).into_response()
+        }
+        Err(error @ LevelError::Unreadable(_)) => {
+            problem(ErrorBody::new(ErrorCode::InvalidValue, error.to_string()))
+        }
+        Err(error @ LevelError::NotOurs) => {
+            problem(ErrorBody::new(ErrorCode::NotImplemented, error.to_string()))
+        }
+    }
+}
+
+async fn top<S: BucketStore>(State(inside): State<Inside<S>>, headers: HeaderMap) -> Response {
+    if let Err(refused) = authorized(&headers, inside.token) {
+        return problem(*refused);
+    }
+    let (keys, seconds) = busiest(&inside.shared.tops(), inside.shared.clock.now(), TOP_MAX);
+    Json(json!({ "seconds": seconds, "keys": keys })).into_response()
 }
 
 async fn reload<S: BucketStore>(State(inside): State<Inside<S>>, headers: HeaderMap) -> Response {
@@ -51,6 +101,7 @@ async fn configz<S: BucketStore>(State(inside): State<Inside<S>>, headers: Heade
         "file": reloader.file().display().to_string(),
         "stale": last.as_ref().is_some_and(|last| !last.errors.is_empty()),
         "last_reload": last.map(|last| shown(&last, &reloader)),
+        "in_force": reloader.effective().await.as_deref(),
     }))
     .into_response()
 }

@@ -23,6 +23,7 @@ use crate::overload::Gate;
 use crate::peer::Proxies;
 use crate::pipeline::Pipeline;
 use crate::route::RouteTable;
+use crate::top::Top;
 use crate::upstream::{Upstream, Way};
 
 /// An HTTP/2 connection that is silent for this long is asked whether it lives.
@@ -83,9 +84,10 @@ impl<S: BucketStore> Shared<S> {
         let mut force = self.in_force.lock();
         let doors = doors(&force.settings.bounds);
         let gate = Arc::new(Gate::new(self.overload, &self.metrics.overload, number));
-        let current = self.current(&force.settings, &gate, &[], doors);
+        let own = Own { gate, top: Top::default() };
+        let current = self.current(&force.settings, &own, &[], doors);
         let current = ArcSwap::from_pointee(current);
-        let live = Arc::new(Live { current, gate, room: Arc::default() });
+        let live = Arc::new(Live { current, own, room: Arc::default() });
         force.workers.push(Arc::clone(&live));
         live
     }
@@ -98,17 +100,23 @@ impl<S: BucketStore> Shared<S> {
             let before = live.current.load_full();
             let doors = before.doors.iter().zip(&settings.listeners);
             let doors = doors.map(|(door, listener)| door.after(listener, &settings.bounds));
-            let next = self.current(&settings, &live.gate, &before.pipeline.ways, doors.collect());
+            let ways = &before.pipeline.ways;
+            let next = self.current(&settings, &live.own, ways, doors.collect());
             live.current.store(Arc::new(next));
             live.room.look_again();
         }
         std::mem::replace(&mut force.settings, settings)
     }
 
+    /// What each worker has seen of who asks most.
+    pub(crate) fn tops(&self) -> Vec<Top> {
+        self.in_force.lock().workers.iter().map(|live| live.own.top.clone()).collect()
+    }
+
     fn current(
         &self,
         settings: &Settings,
-        gate: &Arc<Gate>,
+        own: &Own,
         before: &[Way],
         doors: Vec<Arc<Door>>,
     ) -> Current<S> {
@@ -125,8 +133,9 @@ impl<S: BucketStore> Shared<S> {
             body_bound: settings.bounds.body_bytes,
             drain: self.drain.clone(),
             upgrades: self.upgrades.under(settings.bounds.upgrades),
-            gate: Arc::clone(gate),
+            gate: Arc::clone(&own.gate),
             access_log: self.access_log.clone(),
+            top: own.top.clone(),
         };
         Current { pipeline, doors, connections_max: settings.bounds.connections_per_worker }
     }
@@ -135,9 +144,16 @@ impl<S: BucketStore> Shared<S> {
 /// What one worker goes by.
 pub(crate) struct Live<S> {
     current: ArcSwap<Current<S>>,
+    pub(super) own: Own,
+    room: Arc<Room>,
+}
+
+/// What outlives a change.
+pub(super) struct Own {
     /// Refuses what the worker cannot handle in time.
     pub(super) gate: Arc<Gate>,
-    room: Arc<Room>,
+    /// Who asks most.
+    top: Top,
 }
 
 impl<S> fmt::Debug for Live<S> {

@@ -89,7 +89,7 @@ impl<S: BucketStore> Worker<S> {
 
     async fn serve(self) -> io::Result<()> {
         let Worker { shared, live, sockets } = self;
-        let gate = Arc::clone(&live.gate);
+        let gate = Arc::clone(&live.own.gate);
         daemon::tasks::spawn("overload watch", async move { gate.watch().await });
         let mut ports = Vec::with_capacity(sockets.len());
         for socket in sockets {

@@ -193,6 +193,23 @@ mod tests {
     }
 
     #[test]
+    fn tls_is_the_same_as_long_as_the_file_and_its_authorities_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        let write = || {
+            let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+            std::fs::write(&file, made.cert.pem()).unwrap();
+        };
+        let tls = |name| UpstreamTls::new(name, Some(&file), false).unwrap();
+        write();
+        let first = tls(None);
+        assert!(first == tls(None), "a reload disturbs no connection");
+        assert!(first != tls(Some("a.test")));
+        write();
+        assert!(first != tls(None), "other authorities are another table");
+    }
+
+    #[test]
     fn names_that_moved_are_forgotten() {
         let address = |n: u8| SocketAddr::from(([192, 0, 2, n], 443));
         let dialer = Dialer::new(Some(UpstreamTls::new(None, None, false).unwrap()));

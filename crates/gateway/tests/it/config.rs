@@ -164,6 +164,19 @@ fn the_example_that_ships_is_valid() {
 }
 
 #[test]
+fn the_program_prints_its_schema_and_an_example_without_a_file() {
+    let run = |word: &str| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_weir-gateway")).arg(word).output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let schema: serde_json::Value = serde_json::from_str(&run("schema")).unwrap();
+    assert_eq!(schema["properties"]["limits"]["properties"]["head_bytes"]["default"], 16_384);
+    assert_eq!(schema["additionalProperties"], false);
+    assert!(config::parse(&run("example"), Path::new(".")).is_ok());
+}
+
+#[test]
 fn a_password_in_a_url_is_shown_by_no_mistake() {
     for url in ["reddis://:hunter2@h", "u:hunter2@h:6379", "REDIS://u:hunter2@h"] {
         let found = errors(&format!("[store]\nurl = \"{url}\"\n{REST}"));

@@ -37,6 +37,8 @@ mod names; // endpoints that move
 #[cfg(test)]
 mod ops; // the operations port
 #[cfg(test)]
+mod ops_admin; // what operators ask of a running gateway
+#[cfg(test)]
 mod overload; // more than a worker can handle
 #[cfg(test)]
 mod phases; // shadow and off are invisible

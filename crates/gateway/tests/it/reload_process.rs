@@ -1,4 +1,4 @@
-//! The program and its file: SIGHUP, and a file that is replaced under it.
+//! The program: SIGHUP, a file that is replaced under it, logs that are told to say more.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{KEY, Service, eventually, file, get};
+use crate::support::caller::request;
+use crate::support::{KEY, Service, eventually, file, get, raw, send};
 
 const PLAN: &str = "burst = { capacity = 10000, refill = \"1000/s\" }";
 
@@ -91,4 +92,35 @@ async fn a_sighup_and_a_replaced_file_are_heard_and_mistakes_are_logged_with_the
         tokio::task::spawn_blocking(move || program.0.wait().map(|status| (status, program)));
     let (status, _program) = ended.await.unwrap().unwrap();
     assert!(status.success(), "{status}: {}", log());
+}
+
+#[tokio::test]
+async fn the_level_of_logs_changes_while_the_program_runs() {
+    let service = Service::hello().await;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("token"), "ops-token\n").unwrap();
+    let text = file(PLAN, "", service.address);
+    let text = text.replace("[operations]\n", "[operations]\ntoken_file = \"token\"\n");
+    std::fs::write(folder.path().join("gateway.toml"), text).unwrap();
+    let log = || std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let _program = Program::start(folder.path());
+    let (traffic, operations) = ports(folder.path()).await;
+    let token = [("authorization", "Bearer ops-token")];
+    let shown = get(operations, "/log-level", &token).await.json();
+    assert_eq!(shown["level"], "info");
+    raw(traffic, b"no http\r\n\r\n").await;
+    let put = async |level: &'static str| {
+        let mut request = request("PUT", "/log-level", &token);
+        *request.body_mut() = level.into();
+        send(operations, request).await
+    };
+    assert_eq!(put("debug").await.json()["before"], "info");
+    eventually("what went unsaid before is said now", async || {
+        raw(traffic, b"no http\r\n\r\n").await;
+        log().contains(" DEBUG ")
+    })
+    .await;
+    assert_eq!(get(operations, "/log-level", &token).await.json()["level"], "debug");
+    assert_eq!(put("warn").await.status, 200);
+    assert_eq!(get(operations, "/log-level", &token).await.json()["level"], "warn");
 }
