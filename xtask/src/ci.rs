@@ -66,6 +66,10 @@ const LAB: &[Experiment] = &[
             ("silent-control-plane", "plan_change_seconds"),
         ],
     },
+    Experiment {
+        words: &["restarts", "--quick"],
+        planted: &[("deaf-drain", "failed"), ("impatient", "websockets_cut")],
+    },
 ];
 
 /// Runs `ci [--only NAMES]`.
