@@ -2,21 +2,30 @@
 //! is one program, built once.
 
 use std::ffi::OsString;
+use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::restarts;
+
 /// Becomes the part; `args` begins with its name.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let Some(name) = args.next() else {
+        eprintln!(
+            "lab part: which one? gateway, plans-api, shadow-compare, weir, service, echo, exec, \
+             kept gateway"
+        );
+        return ExitCode::from(64);
+    };
+    if name == "kept" {
+        return kept(args);
+    }
     // Nothing that an experiment starts outlives it, even if it is killed.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         eprintln!("lab part: cannot ask to end with the starter: {error}");
     }
-    let Some(name) = args.next() else {
-        eprintln!("lab part: which one? gateway, plans-api, shadow-compare, weir, service, exec");
-        return ExitCode::from(64);
-    };
     let part = name.to_string_lossy().into_owned();
     let args = std::iter::once(name).chain(args);
     match part.as_str() {
@@ -25,12 +34,25 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         "shadow-compare" => shadow_compare::main(args),
         "weir" => admin_cli::main(args),
         "service" => demo::main(args),
+        "echo" => restarts::echo(args.skip(1)),
         "exec" => exec(args.skip(1)),
         other => {
             eprintln!("lab part: `{other}` is none");
             ExitCode::from(64)
         }
     }
+}
+
+/// A gateway that outlives its starter, since another one starts each: it ends with whoever holds
+/// its standard input open.
+#[expect(clippy::exit, reason = "whoever wanted an orderly end is gone")]
+fn kept(args: impl Iterator<Item = OsString>) -> ExitCode {
+    std::thread::spawn(|| {
+        let mut rest = Vec::new();
+        drop(std::io::stdin().read_to_end(&mut rest));
+        std::process::exit(1);
+    });
+    gateway::main(args)
 }
 
 fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {

@@ -115,6 +115,11 @@ const LAB: &[Experiment] = &[
         must_pass: MustPass::OnAQuietMachine,
         planted: &[("far-store", "added_ms_p99"), ("no-leases", "added_ms_p50")],
     },
+    Experiment {
+        words: &["restarts", "--quick"],
+        must_pass: MustPass::Here,
+        planted: &[("deaf-drain", "failed"), ("impatient", "websockets_cut")],
+    },
 ];
 
 /// Runs `ci [--only NAMES]`.
