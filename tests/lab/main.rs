@@ -18,6 +18,7 @@ mod accuracy; // leases against one exact bucket
 mod standalone; // gateways with their plans in their own file
 mod retry; // whether a refusal's promise can be trusted
 mod latency; // what limits cost a request in time
+mod overload; // ten times what a gateway can do
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,7 +37,8 @@ usage: cargo lab incident     [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab simulate     [--quick] [--seeds N] [--seed N] [--json] [--sabotage NAME]
        cargo lab accuracy     [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab retry        [--quick] [--seed N] [--json] [--sabotage NAME]
-       cargo lab latency      [--quick] [--seed N] [--json] [--sabotage NAME]";
+       cargo lab latency      [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab overload     [--quick] [--seed N] [--json] [--sabotage NAME]";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -149,6 +151,7 @@ impl Flags {
             "accuracy" => accuracy::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "retry" => retry::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "latency" => latency::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "overload" => overload::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             other => bail!("there is no experiment `{other}`"),
         }
     }

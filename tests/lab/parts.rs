@@ -14,7 +14,9 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         eprintln!("lab part: cannot ask to end with the starter: {error}");
     }
     let Some(name) = args.next() else {
-        eprintln!("lab part: which one? gateway, plans-api, shadow-compare, weir, service, exec");
+        eprintln!(
+            "lab part: which one? gateway, plans-api, shadow-compare, weir, service, answers, exec"
+        );
         return ExitCode::from(64);
     };
     let part = name.to_string_lossy().into_owned();
@@ -25,6 +27,7 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         "shadow-compare" => shadow_compare::main(args),
         "weir" => admin_cli::main(args),
         "service" => demo::main(args),
+        "answers" => crate::overload::service::main(args.skip(1)),
         "exec" => exec(args.skip(1)),
         other => {
             eprintln!("lab part: `{other}` is none");
