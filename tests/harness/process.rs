@@ -133,6 +133,11 @@ pub struct Child {
 }
 
 impl Child {
+    /// The process's id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_child(&self.child);

@@ -19,6 +19,7 @@ mod standalone; // gateways with their plans in their own file
 mod retry; // whether a refusal's promise can be trusted
 mod latency; // what limits cost a request in time
 mod restarts; // new processes in the place of old ones
+mod overload; // ten times what a gateway can do
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -38,7 +39,8 @@ usage: cargo lab incident     [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab accuracy     [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab retry        [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab latency      [--quick] [--seed N] [--json] [--sabotage NAME]
-       cargo lab restarts     [--quick] [--seed N] [--json] [--sabotage NAME]";
+       cargo lab restarts     [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab overload     [--quick] [--seed N] [--json] [--sabotage NAME]";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -152,6 +154,7 @@ impl Flags {
             "retry" => retry::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "latency" => latency::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "restarts" => restarts::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "overload" => overload::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             other => bail!("there is no experiment `{other}`"),
         }
     }

@@ -35,6 +35,7 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         "weir" => admin_cli::main(args),
         "service" => demo::main(args),
         "echo" => restarts::echo(args.skip(1)),
+        "answers" => crate::overload::service::main(args.skip(1)),
         "exec" => exec(args.skip(1)),
         other => {
             eprintln!("lab part: `{other}` is none");
