@@ -23,6 +23,7 @@ use crate::store_watch;
 use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
 use crate::upstream::names::{Resolve, SystemNames};
+use crate::upstream::own_ports::NotOwn;
 
 /// Longest wait for records to leave at the end.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
@@ -198,7 +199,9 @@ pub async fn serve_with<S: BucketStore>(
     for (name, task) in edge.background() {
         context.tasks.spawn(name, task);
     }
-    let upstreams = upstreams(&config, &metrics, &parts.names, &parts.clock, &context).await;
+    let names = NotOwn::new(parts.names, operations_at, control_urls(&config.policy));
+    let names: Arc<dyn Resolve> = Arc::new(names);
+    let upstreams = upstreams(&config, &metrics, &names, &parts.clock, &context).await;
     let token = config.operations.token.as_ref().map(|token| token_hash(token.expose()));
     let router = ops::router(&edge, token, context.metrics.clone(), context.drain.clone());
     let operations_drain = daemon::Drain::new();
@@ -229,6 +232,16 @@ pub async fn serve_with<S: BucketStore>(
     }
     operations_drain.start();
     ended.map_err(Failure::other)
+}
+
+fn control_urls(policy: &PolicyChoice) -> impl Iterator<Item = &str> {
+    let control = match policy {
+        PolicyChoice::Control(control) => Some(control),
+        PolicyChoice::File(_) => None,
+    };
+    control.into_iter().flat_map(|control| {
+        [Some(control.plans_api.as_str()), control.shadow_compare.as_deref()].into_iter().flatten()
+    })
 }
 
 /// Looks after the files of all listeners with TLS, if there are any.

@@ -22,6 +22,7 @@ use crate::route::RouteTable;
 use crate::upgrade::Upgrades;
 use crate::upstream::Upstream;
 
+mod activity; // how long a connection may wait, and for whom
 mod connections; // how many, and from where
 pub(crate) mod metrics; // what listeners count
 mod opening; // before the first byte of HTTP
@@ -31,6 +32,7 @@ pub(crate) mod pem; // files of certificates and keys
 pub(crate) mod tls; // certificates by name, and new ones
 mod worker; // one core's runtime and accept loops
 
+pub(crate) use self::activity::Activity;
 use self::connections::Entered;
 pub(crate) use self::connections::PerAddress;
 use self::opening::Opening;

@@ -16,11 +16,12 @@ use edge::limiter::store::BucketStore;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
+use super::activity::{Activity, Answered, Open, Patience, UnderWay};
 use super::opening::{Caller, Opened, Opening};
 use super::patience::{Patient, UNREAD_MAX};
 use crate::config::Bounds;
@@ -95,6 +96,8 @@ impl<S: BucketStore> Worker<S> {
             metrics: Arc::clone(&shared.metrics),
             clock: Arc::clone(&shared.clock),
             body_bound: shared.bounds.body_bytes,
+            head_fields: shared.bounds.head_fields,
+            x_ratelimit: shared.bounds.x_ratelimit,
             drain: shared.drain.clone(),
             upgrades: shared.upgrades.clone(),
         });
@@ -104,7 +107,7 @@ impl<S: BucketStore> Worker<S> {
             let door = Arc::new(door);
             ports.push(Port { listener: TcpListener::from_std(socket)?, door });
         }
-        let open = GracefulShutdown::new();
+        let open = Open::new();
         let accepting = accept_all(&ports, &shared, &pipeline, &open);
         tokio::select! {
             () = accepting => {}
@@ -137,7 +140,7 @@ async fn accept_all<S: BucketStore>(
     ports: &[Port],
     shared: &Arc<Shared<S>>,
     pipeline: &Arc<Pipeline<S>>,
-    open: &GracefulShutdown,
+    open: &Open,
 ) {
     let room = Arc::new(Semaphore::new(shared.bounds.connections_per_worker));
     loop {
@@ -177,14 +180,14 @@ fn take<S: BucketStore>(
     permit: OwnedSemaphorePermit,
     shared: &Arc<Shared<S>>,
     pipeline: &Arc<Pipeline<S>>,
-    open: &GracefulShutdown,
+    open: &Open,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "connection gone before it was taken");
         return;
     }
     if door.opening.is_needed() {
-        let (door, watcher) = (Arc::clone(door), open.watcher());
+        let (door, seat) = (Arc::clone(door), open.seat());
         let (own, pipeline) = (Arc::clone(shared), Arc::clone(pipeline));
         let connection = async move {
             let opened = tokio::select! {
@@ -193,14 +196,18 @@ fn take<S: BucketStore>(
             };
             let Some(Opened { stream, peer, entered }) = opened else { return Ok(()) };
             let place: Place = Arc::new((permit, entered));
-            watcher.watch(serve(&door, stream, peer, place, &own, &pipeline)).await
+            let activity = Arc::default();
+            let served = serve(&door, stream, peer, place, &activity, &own, &pipeline);
+            seat.run(served, activity, patience(&own.bounds)).await
         };
         run(connection, shared);
     } else {
         let Some(entered) = shared.enter(peer.ip()) else { return };
         let place: Place = Arc::new((permit, entered));
         let stream = Transport::Clear(stream);
-        run(open.watch(serve(door, stream, peer.ip(), place, shared, pipeline)), shared);
+        let activity = Arc::default();
+        let served = serve(door, stream, peer.ip(), place, &activity, shared, pipeline);
+        run(open.seat().run(served, activity, patience(&shared.bounds)), shared);
     }
 }
 
@@ -221,25 +228,35 @@ fn run<S>(
     });
 }
 
+fn patience(bounds: &Bounds) -> Patience {
+    Patience { idle: bounds.idle, unread: UNREAD_MAX }
+}
+
 /// The HTTP of one connection; `place` is held to its end, whatever protocol it speaks by then.
 fn serve<S: BucketStore>(
     door: &Door,
     stream: Caller,
     peer: IpAddr,
     place: Place,
+    activity: &Arc<Activity>,
     shared: &Shared<S>,
     pipeline: &Arc<Pipeline<S>>,
 ) -> impl GracefulConnection<Error = ConnectionError> + Send + 'static + use<S> {
     let forwarded = door.opening.forwarded_by(peer);
-    let peer = Arc::new(Peer::new(peer, forwarded, &door.proxies, place));
+    let peer = Peer::new(peer, forwarded, &door.proxies, place);
+    let peer = Arc::new(Peer { activity: Arc::clone(activity), ..peer });
     let pipeline = Arc::clone(pipeline);
     let service = service_fn(move |request| {
-        let (pipeline, peer) = (Arc::clone(&pipeline), Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(pipeline.respond(request, &peer).await) }
+        let (pipeline, under_way) = (Arc::clone(&pipeline), UnderWay::begin(&peer));
+        async move {
+            let response = pipeline.respond(request, under_way.peer()).await;
+            Ok::<_, std::convert::Infallible>(response.map(|body| Answered::new(body, under_way)))
+        }
     });
     // With upgrades the engine reads the version also where it is told to speak HTTP/1 only.
-    let stream = Patient::new(stream, shared.bounds.head_time, UNREAD_MAX)
-        .without_http2(!door.engine.is_http2_available());
+    let stream = Patient::new(stream, shared.bounds.first_byte, UNREAD_MAX)
+        .without_http2(!door.engine.is_http2_available())
+        .with_heads(Arc::clone(activity), shared.bounds.head_time);
     door.engine.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
 }
 
@@ -252,7 +269,7 @@ fn engine(bounds: &Bounds, http2: bool) -> auto::Builder<TokioExecutor> {
     let mut http1 = engine.http1();
     http1
         .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head_time)
+        .header_read_timeout(bounds.head_time.max(bounds.idle)) // it counts idleness as a head
         .max_buf_size(bounds.head_bytes)
         .keep_alive(true);
     if bounds.head_fields != 100 {

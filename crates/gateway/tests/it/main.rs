@@ -31,17 +31,25 @@ mod keys; // what an API key is
 #[cfg(test)]
 mod limits; // denials and what they tell
 #[cfg(test)]
+mod listeners; // several, of both families
+#[cfg(test)]
 mod names; // endpoints that move
 #[cfg(test)]
 mod ops; // the operations port
 #[cfg(test)]
 mod phases; // shadow and off are invisible
 #[cfg(test)]
+mod problems; // refusals as programs read them
+#[cfg(test)]
 mod proxy_protocol; // what a balancer says about its caller
 #[cfg(test)]
 mod retries; // what is sent again, and what never
 #[cfg(test)]
+mod route_terms; // what else a route says
+#[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod security; // what has to be refused, survived or kept secret
 #[cfg(test)]
 mod tls; // certificates, old and new
 #[cfg(test)]
