@@ -195,7 +195,7 @@ upstream = \"service\"
 
 [upstream.service]
 endpoints = [{endpoint:?}]
-protocol = "{protocol}"
+protocol = \"{protocol}\"
 
 [upstream.service.pairing]
 deny_status = 429
