@@ -8,6 +8,7 @@ mod arrows;
 mod bans;
 mod cases;
 mod doors;
+mod floors;
 mod form;
 mod machine;
 pub(crate) mod metadata;
@@ -50,6 +51,7 @@ pub(crate) fn command() -> Result<()> {
     findings.extend(arrows::check(&metadata));
     findings.extend(doors::check(&tree));
     findings.extend(bans::check_lock(tree.text("Cargo.lock").unwrap_or_default())?);
+    findings.extend(floors::check(tree.text("Cargo.lock").unwrap_or_default())?);
     findings.extend(bans::check_manifests(&metadata));
     findings.extend(bans::check_graph(&bans::built_packages()?));
     findings.extend(bans::check_shipped(&bans::shipped_packages()?));

@@ -26,6 +26,7 @@ use crate::store_watch;
 use crate::upgrade::Upgrades;
 use crate::upstream::fleet::Fleet;
 use crate::upstream::names::{Resolve, SystemNames};
+use crate::upstream::own_ports::NotOwn;
 
 /// Longest wait for records to leave at the end.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
@@ -199,8 +200,9 @@ pub async fn serve_with<S: BucketStore>(
     for (name, task) in edge.background() {
         context.tasks.spawn(name, task);
     }
+    let names = NotOwn::new(parts.names, operations_at, control_urls(&config.policy));
     let fleet = Fleet {
-        names: parts.names,
+        names: Arc::new(names),
         clock: Arc::clone(&parts.clock),
         tasks: context.tasks.clone(),
         drain: context.drain.clone(),
@@ -267,6 +269,16 @@ fn access_log(
     AccessLog::start(rules, Arc::clone(clock), metrics.access_log.clone())
         .map(Some)
         .map_err(|error| Failure::Settings(vec![format!("access_log.to: {error}")]))
+}
+
+fn control_urls(policy: &PolicyChoice) -> impl Iterator<Item = &str> {
+    let control = match policy {
+        PolicyChoice::Control(control) => Some(control),
+        PolicyChoice::File(_) => None,
+    };
+    control.into_iter().flat_map(|control| {
+        [Some(control.plans_api.as_str()), control.shadow_compare.as_deref()].into_iter().flatten()
+    })
 }
 
 /// Looks after the files of all listeners with TLS, if there are any.

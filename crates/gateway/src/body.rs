@@ -43,6 +43,8 @@ pub(crate) enum UploadEnd {
     Complete,
     /// The caller broke it off.
     Broken,
+    /// Its framing cannot be read.
+    Unframed,
     /// It exceeded the bound.
     TooLarge,
 }
@@ -153,7 +155,11 @@ impl Stream {
         match ready!(polled) {
             None => self.ended(UploadEnd::Complete),
             Some(Err(error)) => {
-                self.ended(UploadEnd::Broken);
+                self.ended(if is_unframed(&error) {
+                    UploadEnd::Unframed
+                } else {
+                    UploadEnd::Broken
+                });
                 return Poll::Ready(Some(Err(BodyError::Broken(error))));
             }
             Some(Ok(frame)) => {
@@ -175,6 +181,14 @@ impl Stream {
         }
         Poll::Ready(None)
     }
+}
+
+/// Whether bytes came that are no body, rather than none any more.
+fn is_unframed(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error);
+    cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()).is_some_and(|cause| {
+        matches!(cause.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData)
+    })
 }
 
 fn clean(mut frame: Frame<Bytes>) -> Frame<Bytes> {

@@ -32,6 +32,7 @@ mod upstream; // where services are, and how they are used
 mod anonymous; // callers that are known by their address alone
 mod cors; // which pages may read a route's answers
 mod limits; // bounds that are more than a number
+mod matching; // what else a route may say
 mod store; // where buckets live
 mod standalone; // plans, clients and keys in the same file
 mod proxies; // who may speak for callers
@@ -135,8 +136,12 @@ pub struct Bounds {
     pub head_fields: usize,
     /// Longest body, if bounded; beyond it 413.
     pub body_bytes: Option<u64>,
-    /// Longest wait for a whole request head, also for its first byte.
+    /// Longest wait for a connection's first bytes, which tell its protocol.
+    pub first_byte: Duration,
+    /// Longest wait for a whole request head, from its first byte.
     pub head_time: Duration,
+    /// Longest wait for the next request of a connection.
+    pub idle: Duration,
     /// Longest wait for a TLS handshake.
     pub handshake_time: Duration,
     /// Connections that a worker holds; further ones wait in the kernel's queue.
@@ -147,6 +152,8 @@ pub struct Bounds {
     pub h2_streams: u32,
     /// Bounds of connections that left HTTP.
     pub upgrades: UpgradeRules,
+    /// Whether admitted requests are told the `X-RateLimit` fields too.
+    pub x_ratelimit: bool,
     /// The part of each plan's capacity and rate that belongs to this region.
     pub region_share: RegionShare,
 }

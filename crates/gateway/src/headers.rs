@@ -6,8 +6,9 @@
 
 use http::HeaderMap;
 use http::header::{
-    CONNECTION, EXPECT, FORWARDED, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    COOKIE, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, MAX_FORWARDS, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, RANGE, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
 /// Names the client to services.
@@ -159,10 +160,39 @@ pub(crate) fn is_chunked_or_nothing(headers: &HeaderMap) -> bool {
         && codings.next().is_none()
 }
 
+/// Whether a body's length is told once and in one way, or not at all: another reader might take
+/// leading zeros for an octal number.
+pub(crate) fn has_plain_length(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next().map(HeaderValue::as_bytes) else { return true };
+    let digits = !first.is_empty() && first.iter().all(u8::is_ascii_digit);
+    digits && (first == b"0" || !first.starts_with(b"0")) && lengths.next().is_none()
+}
+
+/// Fields that frame, route, authorise or explain a message, which stand before its body or
+/// nowhere (RFC 9110, section 6.5.1).
+const NO_TRAILERS: [HeaderName; 12] = [
+    CACHE_CONTROL,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    COOKIE,
+    EXPECT,
+    HOST,
+    MAX_FORWARDS,
+    RANGE,
+    SET_COOKIE,
+    TRAILER,
+];
+
 /// Trailers are headers to many: in both directions they lose what a header would lose.
 pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers);
     remove_limit_fields(trailers);
+    for name in &NO_TRAILERS {
+        trailers.remove(name);
+    }
     remove_matching(trailers, |name| {
         is_reserved(name) || name == "x-api-key" || name == "authorization" || name == "te"
     });
@@ -186,20 +216,46 @@ fn remove_matching(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
     }
 }
 
-/// Whether only the gateway may write this field; underscores count as hyphens, because many
-/// servers read them so.
+/// What only the gateway may write, or what makes a service see another request than was decided
+/// about: a caller's word on it ends here.
+const RESERVED: [&str; 5] =
+    ["forwarded", "x-request-id", "x-real-ip", "x-original-url", "x-rewrite-url"];
+/// The same, by how they begin.
+const RESERVED_STARTS: [&str; 4] = ["x-weir-", "x-forwarded-", "ratelimit", "x-ratelimit-"];
+/// What the gateway reads or ends under its own name. Under an alias it would pass, and reach
+/// services that take the one for the other.
+const NO_ALIAS: [&str; 16] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-api-key",
+];
+
+/// Whether a field ends here; underscores count as hyphens, because many servers read them so.
 fn is_reserved(name: &str) -> bool {
-    let same = |wanted: &str| {
+    // All of those begin with one of these, and most fields with none.
+    if !name.starts_with(['x', 'f', 'r']) && !name.contains('_') {
+        return false;
+    }
+    let same = |wanted: &&str| {
         name.len() == wanted.len() && starts_with_alias(name.as_bytes(), wanted.as_bytes())
     };
-    let starts = |wanted: &str| starts_with_alias(name.as_bytes(), wanted.as_bytes());
-    starts("x-weir-")
-        || starts("x-forwarded-")
-        || same("forwarded")
-        || same("x-request-id")
-        || same("x-real-ip")
-        // An alias of a header that we read would reach services that read it as the header.
-        || (name.contains('_') && (same("x-api-key") || same("authorization")))
+    let starts = |wanted: &&str| starts_with_alias(name.as_bytes(), wanted.as_bytes());
+    RESERVED_STARTS.iter().any(starts)
+        || RESERVED.iter().any(same)
+        || (name.contains('_') && NO_ALIAS.iter().any(same))
 }
 
 fn starts_with_alias(name: &[u8], wanted: &[u8]) -> bool {
@@ -299,6 +355,58 @@ mod tests {
         ]);
         clean_response(&mut headers, &HeaderValue::from_static("id1"));
         assert_eq!(shown(&headers), ["content-type: text/plain", "x-request-id: id1"]);
+    }
+
+    #[test]
+    fn an_alias_of_what_is_read_or_written_here_ends_here_and_others_pass() {
+        for name in [
+            "transfer_encoding",
+            "proxy-connection_x",
+            "content_length",
+            "x_api_key",
+            "x_real-ip",
+            "rate_limit",
+            "ratelimit-policy",
+            "x_ratelimit_limit",
+            "x_original-url",
+        ] {
+            let ends = !["proxy-connection_x", "rate_limit"].contains(&name);
+            assert_eq!(is_reserved(name), ends, "{name}");
+        }
+        for name in ["accept", "range", "referer", "x-cart", "user_agent", "from", "content-length"]
+        {
+            assert!(!is_reserved(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_length_is_told_once_and_plainly() {
+        for (lengths, plain) in [
+            (&[][..], true),
+            (&["0"], true),
+            (&["10"], true),
+            (&["00"], false),
+            (&["010"], false),
+            (&["+5"], false),
+            (&["-0"], false),
+            (&["0x5"], false),
+            (&["5,5"], false),
+            (&[""], false),
+            (&["5", "5"], false),
+        ] {
+            let pairs: Vec<_> = lengths.iter().map(|length| ("content-length", *length)).collect();
+            assert_eq!(has_plain_length(&map(&pairs)), plain, "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn what_frames_or_routes_a_message_is_no_trailer() {
+        let names = "host content-length transfer-encoding authorization x-api-key te trailer \
+            set-cookie cookie x-weir-client ratelimit proxy-authorization x_forwarded_for";
+        let pairs: Vec<_> = names.split_whitespace().map(|name| (name, "1")).collect();
+        let mut trailers = map(&[&pairs[..], &[("grpc-status", "0"), ("x-sum", "7")]].concat());
+        clean_trailers(&mut trailers);
+        assert_eq!(shown(&trailers), ["grpc-status: 0", "x-sum: 7"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::headers::ForwardedBy;
+use crate::server::Activity;
 
 /// A connection's place among all connections; free again when its last holder lets go.
 pub(crate) type Place = Arc<dyn Any + Send + Sync>;
@@ -25,6 +26,8 @@ pub(crate) struct Peer {
     pub proxies: Option<Proxies>,
     /// Held as long as the connection is open, whatever protocol it speaks by then.
     pub place: Place,
+    /// What happens on the connection.
+    pub activity: Arc<Activity>,
 }
 
 impl Peer {
@@ -37,7 +40,7 @@ impl Peer {
     ) -> Peer {
         let address = address.to_canonical();
         let proxies = is_among(proxies, address).then(|| Arc::clone(proxies));
-        Peer { address, forwarded, proxies, place }
+        Peer { address, forwarded, proxies, place, activity: Arc::default() }
     }
 }
 

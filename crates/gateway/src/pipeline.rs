@@ -4,7 +4,6 @@
 //! before the body; a refused request never reaches a service. One request is charged once,
 //! whatever happens to it afterwards.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use edge::limiter::Clock;
@@ -39,13 +38,10 @@ use crate::upstream::{Answer, Failed, NotAnswered, Outgoing, Way};
 mod failed; // what a caller is told when its service did not answer
 mod id; // a name of its own for each request
 mod switch; // requests that end HTTP on their connection
+mod understand; // one reading, or none
 
-use failed::failed;
-
-/// Longest request target.
-const TARGET_BYTES_MAX: usize = 8_192;
-/// Longest method; `UPDATEREDIRECTREF` is the longest that is registered.
-const METHOD_BYTES_MAX: usize = 32;
+use self::failed::failed;
+use self::understand::{ends_connection, is_announced_too_long, understand};
 
 /// What all requests of a worker share.
 #[derive(Debug)]
@@ -56,6 +52,8 @@ pub(crate) struct Pipeline<S> {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) body_bound: Option<u64>,
+    pub(crate) head_fields: usize,
+    pub(crate) x_ratelimit: bool,
     pub(crate) drain: daemon::Drain,
     pub(crate) upgrades: Upgrades,
     pub(crate) gate: Arc<Gate>,
@@ -93,8 +91,7 @@ impl<S: BucketStore> Pipeline<S> {
     ) -> Response<ReplyBody> {
         let id = id::request_id();
         let tail = self.access_log.as_ref().map(|log| log.begin(&id, &request));
-        let wish = Wish::of(&mut request);
-        let wishes = wish.is_some();
+        let (wish, wishes) = upgrade::asked(&mut request);
         let (parts, body) = request.into_parts();
         let Parts { method, uri, version, headers, .. } = parts;
         // Whoever waits for a word before the body must not be told to send it in vain.
@@ -106,6 +103,7 @@ impl<S: BucketStore> Pipeline<S> {
         let mut response = match self.walk(&head, headers, body, wish).await {
             Ok(response) => response,
             Err(Refused { problem, unread, route }) => {
+                let unclear = route.is_none() && ends_connection(problem.status());
                 let by_class = route.and_then(|route| self.metrics.routes.get(route.number));
                 by_class.unwrap_or(&self.metrics.unrouted).count(problem.status());
                 head.learns(|note| note.is_refused(problem.code()));
@@ -115,7 +113,7 @@ impl<S: BucketStore> Pipeline<S> {
                     grpc::translate(&mut response, kind, detail);
                 }
                 dress(&mut response, route, &head);
-                if linger::after_refusal(unread, waits) == Keep::Nothing {
+                if linger::after_refusal(unread, waits) == Keep::Nothing || unclear {
                     close_after(&mut response, version);
                 }
                 response
@@ -141,14 +139,14 @@ impl<S: BucketStore> Pipeline<S> {
         wish: Option<Wish>,
     ) -> Result<Response<ReplyBody>, Refused<'_>> {
         let arrived = self.clock.now();
-        let (authority, path) = match understand(head, &headers) {
+        let (authority, path) = match understand(head, &headers, self.head_fields) {
             Ok(understood) => understood,
             Err(problem) => return Err(Refused::before_routing(problem, body)),
         };
         if let Some(answer) = self.preflight(head, &headers, &authority, &path, &body) {
             return Ok(answer);
         }
-        let route = match self.route(&authority, &path, head.method) {
+        let route = match self.route(&authority, &path, head.method, &headers) {
             Ok(route) => route,
             Err(problem) => return Err(Refused::before_routing(problem, body)),
         };
@@ -158,7 +156,8 @@ impl<S: BucketStore> Pipeline<S> {
             Ok(place) => place,
             Err(problem) => return Err(Refused::on(route, problem, body)),
         };
-        if is_announced_too_long(&headers, self.body_bound) {
+        let body_bound = route.bounds.body_bytes.unwrap_or(self.body_bound);
+        if is_announced_too_long(&headers, body_bound) {
             return Err(Refused::on(route, failed(Failed::BodyTooLarge), body));
         }
         let presented = match presented(&headers, route.terms.auth, head.peer) {
@@ -192,10 +191,10 @@ impl<S: BucketStore> Pipeline<S> {
         if let Some(upgrade) = &upgrade {
             upgrade.wish.ask(&mut headers);
         }
-        let (method, body_bound) = (head.method.clone(), self.body_bound);
+        let (method, bounds) = (head.method.clone(), &route.bounds);
         head.learns(Note::is_forwarded);
         let note = head.note.cloned();
-        let outgoing = Outgoing { method, target, headers, body, body_bound, note };
+        let outgoing = Outgoing { method, target, headers, body, body_bound, bounds, note };
         match way.forward(outgoing).await {
             Ok(answer) => {
                 self.answered(answer, upgrade, way, route, ticket, head).map_err(|refused| *refused)
@@ -217,7 +216,7 @@ impl<S: BucketStore> Pipeline<S> {
         body: &Incoming,
     ) -> Option<Response<ReplyBody>> {
         let method = cors::asked_about(head.method, headers).filter(|_| body.is_end_stream())?;
-        let route = self.route(authority, path, &method).ok()?;
+        let route = self.route(authority, path, &method, headers).ok()?;
         let response = route.cors.as_ref()?.preflight(head.origin.as_ref(), head.id);
         if let Some(by_class) = self.metrics.routes.get(route.number) {
             by_class.count(response.status());
@@ -231,18 +230,23 @@ impl<S: BucketStore> Pipeline<S> {
         authority: &HeaderValue,
         path: &str,
         method: &Method,
+        headers: &HeaderMap,
     ) -> Result<&Route, Problem> {
         let host = authority.to_str().ok().and_then(|text| route::canonical_host(text).ok());
         let Some(host) = host else {
             let detail = "the host is not a name or address with an optional port";
             return Err(Problem::new(ErrorCode::BadRequest, detail));
         };
-        self.routes.find(&host, path, method).map_err(|none| match none {
+        self.routes.find(&host, path, method, headers).map_err(|none| match none {
             NoRoute::Unknown => Problem::new(ErrorCode::RouteUnknown, "no route leads there"),
             NoRoute::Method(allowed) => Problem::method(&allowed),
             NoRoute::TwoReadings => {
                 let detail =
                     "without its empty segments and parameters the path is another route's";
+                Problem::new(ErrorCode::BadRequest, detail)
+            }
+            NoRoute::UnclearField => {
+                let detail = "a field that routes go by stands there twice, as an alias or in vain";
                 Problem::new(ErrorCode::BadRequest, detail)
             }
         })
@@ -284,6 +288,9 @@ impl<S: BucketStore> Pipeline<S> {
         headers::clean_response(response.headers_mut(), id);
         if let Some(told) = told {
             reply::set_limit_fields(response.headers_mut(), &told);
+            if self.x_ratelimit {
+                reply::set_x_limit_fields(response.headers_mut(), &told);
+            }
         }
         if let Some(by_class) = self.metrics.routes.get(route.number) {
             by_class.count(status);
@@ -302,7 +309,7 @@ impl<S: BucketStore> Pipeline<S> {
     ) -> Refused<'a> {
         let problem = failed(reason);
         let service = match reason {
-            Failed::CallerGone | Failed::CallerStalled => Seen::CallerGone,
+            Failed::CallerGone | Failed::CallerStalled | Failed::BodyBroken => Seen::CallerGone,
             Failed::NoEndpoint
             | Failed::Overloaded
             | Failed::Unreachable
@@ -358,64 +365,6 @@ fn ends_at_the_close(response: &Response<ReplyBody>, version: Version) -> bool {
         && !response.headers().contains_key(CONTENT_LENGTH)
 }
 
-/// Refuses what has two readings or is not supported, before anything is decided; otherwise the
-/// host as it was named and the canonical path.
-fn understand<'a>(
-    head: &Head<'a>,
-    headers: &HeaderMap,
-) -> Result<(HeaderValue, Cow<'a, str>), Problem> {
-    let bad = |detail| Problem::new(ErrorCode::BadRequest, detail);
-    if head.method == Method::CONNECT || head.method == Method::TRACE {
-        return Err(Problem::new(ErrorCode::NotImplemented, "CONNECT and TRACE are not supported"));
-    }
-    // `post` is another method than `POST`, but not to every service, and costs go by methods.
-    let method = head.method.as_str().as_bytes();
-    let usual = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'-';
-    if METHOD_BYTES_MAX < method.len() || !method.iter().all(usual) {
-        let detail = "a method is a word of capitals";
-        return Err(Problem::new(ErrorCode::NotImplemented, detail));
-    }
-    if !headers::is_chunked_or_nothing(headers) {
-        return Err(bad("the only transfer coding is chunked, once"));
-    }
-    let target = head.uri.path_and_query().map_or("", PathAndQuery::as_str);
-    if TARGET_BYTES_MAX < target.len() {
-        return Err(Problem::new(ErrorCode::TargetTooLong, "the request target is over 8 KiB"));
-    }
-    let authority = authority(head, headers).ok_or_else(|| bad("exactly one host is needed"))?;
-    let path = route::canonical_path(head.uri.path()).map_err(|_two_readings| {
-        bad("the path has dot segments, hidden slashes or a broken encoding")
-    })?;
-    Ok((authority, path))
-}
-
-fn is_announced_too_long(headers: &HeaderMap, bound: Option<u64>) -> bool {
-    let Some(bound) = bound else { return false };
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| bound < length)
-}
-
-/// The one host that a request names: in its target, or in `Host`; if in both, the same.
-fn authority(head: &Head<'_>, headers: &HeaderMap) -> Option<HeaderValue> {
-    let mut hosts = headers.get_all(HOST).iter();
-    let host = hosts.next();
-    if hosts.next().is_some() {
-        return None;
-    }
-    match (head.uri.authority(), host) {
-        (Some(target), Some(host)) => {
-            host.as_bytes().eq_ignore_ascii_case(target.as_str().as_bytes()).then(|| host.clone())
-        }
-        (Some(target), None) => HeaderValue::from_str(target.as_str()).ok(),
-        (None, Some(host)) => Some(host.clone()),
-        // HTTP/1.0 has no hosts.
-        (None, None) if head.version < Version::HTTP_11 => {
-            Some(HeaderValue::from_static("localhost"))
-        }
-        (None, None) => None,
-    }
-}
-
 fn presented<'a>(
     headers: &'a HeaderMap,
     auth: AuthMode,
@@ -443,11 +392,11 @@ fn presented<'a>(
 fn target(route: &Route, path: &str, uri: &Uri) -> Option<PathAndQuery> {
     let forwarded = route.forwarded(path);
     match uri.path_and_query() {
-        Some(given) if given.path() == forwarded => Some(given.clone()),
+        Some(given) if given.path() == forwarded.as_ref() => Some(given.clone()),
         Some(_) | None => {
             let text = match uri.query() {
                 Some(query) => format!("{forwarded}?{query}"),
-                None => forwarded.to_owned(),
+                None => forwarded.into_owned(),
             };
             PathAndQuery::try_from(text).ok()
         }

@@ -217,11 +217,16 @@ fn insert_limit_fields(headers: &mut HeaderMap, told: &Told) {
     insert_text(headers, RATE_LIMIT, standing_field(told));
 }
 
-fn set_denial_fields(headers: &mut HeaderMap, told: &Told, retry: Option<Duration>) {
+/// The same for older clients.
+pub(crate) fn set_x_limit_fields(headers: &mut HeaderMap, told: &Told) {
     let tightest = told.tightest;
     let limit = told.limits().find(|limit| limit.name == tightest.name).unwrap_or(told.burst);
     headers.insert(X_LIMIT, HeaderValue::from(limit.capacity));
     headers.insert(X_REMAINING, HeaderValue::from(tightest.remaining));
+}
+
+fn set_denial_fields(headers: &mut HeaderMap, told: &Told, retry: Option<Duration>) {
+    set_x_limit_fields(headers, told);
     if let Some(retry) = retry {
         headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds(retry)));
         headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis(told.turn.unwrap_or(retry))));

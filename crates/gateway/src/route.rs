@@ -8,12 +8,19 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use edge::RouteTerms;
-use http::Method;
+use http::header::HeaderName;
+use http::{HeaderMap, Method};
 
 use crate::cors::Cors;
+
+mod by_field; // routes that go by a header field
+
+pub use self::by_field::FieldRule;
 
 /// Which hosts a route serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,8 +89,13 @@ pub struct Route {
     pub methods: Vec<Method>,
     /// Index of the upstream.
     pub upstream: usize,
-    /// Send the path without the route's prefix.
-    pub strip_prefix: bool,
+    /// Fields that a request must have, all of them.
+    pub fields: Vec<FieldRule>,
+    /// What services see in place of the route's path; without a slash at the end, so empty strips
+    /// a prefix.
+    pub rewrite: Option<String>,
+    /// Bounds that replace those of the gateway and of the upstream.
+    pub bounds: RouteBounds,
     /// How browsers are answered, if other origins may read at all.
     pub cors: Option<Box<Cors>>,
     /// Its number among the routes of the file, for metrics.
@@ -92,18 +104,36 @@ pub struct Route {
     pub terms: Arc<RouteTerms>,
 }
 
+/// Bounds of a route's own. In each, none given: as elsewhere in the file; none inside: no bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RouteBounds {
+    /// Longest body.
+    pub body_bytes: Option<Option<u64>>,
+    /// Longest wait for the response head after the last byte of the request.
+    pub head_timeout: Option<Duration>,
+    /// Longest exchange.
+    pub total_timeout: Option<Option<Duration>>,
+}
+
 impl Route {
     /// The path to send on.
-    pub(crate) fn forwarded<'a>(&self, path: &'a str) -> &'a str {
-        match &self.path {
-            PathRule::Prefix(prefix) if self.strip_prefix => {
-                match path.strip_prefix(prefix.as_str()) {
-                    Some("") | None => "/",
-                    Some(rest) => rest,
-                }
-            }
-            PathRule::Prefix(_) | PathRule::Exact(_) => path,
+    pub(crate) fn forwarded<'a>(&self, path: &'a str) -> Cow<'a, str> {
+        let Some(rewrite) = &self.rewrite else { return Cow::Borrowed(path) };
+        let rest = match &self.path {
+            PathRule::Prefix(prefix) => path.strip_prefix(prefix.as_str()).unwrap_or(path),
+            PathRule::Exact(_) => "",
+        };
+        match (rewrite.as_str(), rest) {
+            ("", "") => Cow::Borrowed("/"),
+            ("", rest) => Cow::Borrowed(rest),
+            (rewrite, rest) => Cow::Owned(format!("{rewrite}{rest}")),
         }
+    }
+
+    fn fits(&self, host: &str, path: &str, headers: &HeaderMap) -> bool {
+        self.host.fits(host)
+            && self.path.fits(path)
+            && self.fields.iter().all(|rule| rule.fits(headers))
     }
 }
 
@@ -116,12 +146,16 @@ pub(crate) enum NoRoute {
     Method(Vec<Method>),
     /// Whoever ignores empty segments and parameters reads another route's path.
     TwoReadings,
+    /// A field that routes go by may be read in another way.
+    UnclearField,
 }
 
 /// All routes, most specific first.
 #[derive(Debug, Clone)]
 pub struct RouteTable {
     routes: Arc<[Arc<Route>]>,
+    /// Names of the fields that any of them goes by.
+    fields: Arc<[HeaderName]>,
     has_cors: bool,
 }
 
@@ -129,10 +163,21 @@ impl RouteTable {
     /// Sorts the routes once.
     pub fn new(mut routes: Vec<Route>) -> RouteTable {
         routes.sort_by_key(|route| {
-            Reverse((route.host.rank(), route.path.rank(), !route.methods.is_empty()))
+            let methods = !route.methods.is_empty();
+            Reverse((route.host.rank(), route.path.rank(), methods, route.fields.len()))
         });
         let has_cors = routes.iter().any(|route| route.cors.is_some());
-        RouteTable { routes: routes.into_iter().map(Arc::new).collect(), has_cors }
+        let mut fields = Vec::new();
+        for rule in routes.iter().flat_map(|route| &route.fields) {
+            if !fields.contains(&rule.name) {
+                fields.push(rule.name.clone());
+            }
+        }
+        RouteTable {
+            routes: routes.into_iter().map(Arc::new).collect(),
+            fields: fields.into(),
+            has_cors,
+        }
     }
 
     /// Every route.
@@ -146,10 +191,19 @@ impl RouteTable {
     }
 
     /// The route for a canonical host and path.
-    pub(crate) fn find(&self, host: &str, path: &str, method: &Method) -> Result<&Route, NoRoute> {
-        let found = self.first_fit(host, path, method);
+    pub(crate) fn find(
+        &self,
+        host: &str,
+        path: &str,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<&Route, NoRoute> {
+        if self.fields.iter().any(|name| by_field::is_unclear(name, headers)) {
+            return Err(NoRoute::UnclearField);
+        }
+        let found = self.first_fit(host, path, method, headers);
         let Some(reduced) = reduced(path) else { return found };
-        let same = match (&found, &self.first_fit(host, &reduced, method)) {
+        let same = match (&found, &self.first_fit(host, &reduced, method, headers)) {
             (Ok(one), Ok(other)) => std::ptr::eq(*one, *other),
             (Err(one), Err(other)) => one == other,
             (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
@@ -157,9 +211,15 @@ impl RouteTable {
         if same { found } else { Err(NoRoute::TwoReadings) }
     }
 
-    fn first_fit(&self, host: &str, path: &str, method: &Method) -> Result<&Route, NoRoute> {
+    fn first_fit(
+        &self,
+        host: &str,
+        path: &str,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<&Route, NoRoute> {
         let mut allowed = Vec::new();
-        for route in self.iter().filter(|route| route.host.fits(host) && route.path.fits(path)) {
+        for route in self.iter().filter(|route| route.fits(host, path, headers)) {
             if route.methods.is_empty() || route.methods.contains(method) {
                 return Ok(route);
             }
@@ -254,38 +314,73 @@ fn decoded(path: &str) -> Result<String, TargetError> {
 
 /// The one form of a host: without port and final dot, in lower case.
 pub(crate) fn canonical_host(authority: &str) -> Result<Cow<'_, str>, TargetError> {
+    split_authority(authority).map(|(host, _port)| host)
+}
+
+/// The same with its port, if it has one.
+pub(crate) fn canonical_authority(authority: &str) -> Result<Cow<'_, str>, TargetError> {
+    let (host, port) = split_authority(authority)?;
+    let is_canonical = match (&host, port) {
+        (Cow::Borrowed(name), None) => name.len() == authority.len(),
+        (Cow::Borrowed(name), Some((text, port))) => {
+            name.len() + 1 + text.len() == authority.len() && is_plain(text, port)
+        }
+        (Cow::Owned(_), _) => false,
+    };
+    Ok(match port {
+        _ if is_canonical => Cow::Borrowed(authority),
+        None => host,
+        Some((_, port)) => Cow::Owned(format!("{host}:{port}")),
+    })
+}
+
+/// Whether a port is written without leading zeros.
+fn is_plain(text: &str, port: u16) -> bool {
+    !text.starts_with('0') || port == 0 && text.len() == 1
+}
+
+type HostAndPort<'a> = (Cow<'a, str>, Option<(&'a str, u16)>);
+
+fn split_authority(authority: &str) -> Result<HostAndPort<'_>, TargetError> {
     let (name, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (inside, after) = rest.split_once(']').ok_or(TargetError::Host)?;
-            inside.parse::<std::net::Ipv6Addr>().map_err(|_not_an_address| TargetError::Host)?;
+            let address: Ipv6Addr = inside.parse().map_err(|_not_an_address| TargetError::Host)?;
+            let plain = format!("[{address}]");
             let name = authority.get(..inside.len() + 2).ok_or(TargetError::Host)?;
+            let name = if plain == name { Cow::Borrowed(name) } else { Cow::Owned(plain) };
             (name, if after.is_empty() { None } else { Some(after.strip_prefix(':')) })
         }
         None => match authority.split_once(':') {
-            Some((name, port)) => (name, Some(Some(port))),
-            None => (authority, None),
+            Some((name, port)) => (Cow::Borrowed(name), Some(Some(port))),
+            None => (Cow::Borrowed(authority), None),
         },
     };
-    if let Some(port) = port {
-        let port = port.ok_or(TargetError::Host)?;
-        let plain = port.bytes().all(|byte| byte.is_ascii_digit());
-        if !plain || port.parse::<u16>().is_err() {
-            return Err(TargetError::Host);
+    let port = match port {
+        None => None,
+        Some(port) => {
+            let port = port.ok_or(TargetError::Host)?;
+            if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err(TargetError::Host);
+            }
+            Some((port, port.parse().map_err(|_no_port| TargetError::Host)?))
         }
+    };
+    let Cow::Borrowed(name) = name else { return Ok((name, port)) };
+    if name.starts_with('[') {
+        return Ok((Cow::Borrowed(name), port));
     }
-    if !name.starts_with('[') {
-        let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        if name.is_empty() || name.len() > 253 || !name.bytes().all(fine) {
-            return Err(TargetError::Host);
-        }
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if name.is_empty() || name.len() > 253 || !name.bytes().all(fine) {
+        return Err(TargetError::Host);
     }
     let name = name.strip_suffix('.').unwrap_or(name);
     if name.is_empty() {
         Err(TargetError::Host)
     } else if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Ok(Cow::Owned(name.to_ascii_lowercase()))
+        Ok((Cow::Owned(name.to_ascii_lowercase()), port))
     } else {
-        Ok(Cow::Borrowed(name))
+        Ok((Cow::Borrowed(name), port))
     }
 }
 

@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::peer::Proxies;
 use crate::upgrade::Upgrades;
 
+mod activity; // how long a connection may wait, and for whom
 pub(crate) mod sockets; // handed over or bound
 mod connections; // how many, and from where
 pub(crate) mod live; // what may change meanwhile
@@ -33,6 +34,7 @@ pub(crate) mod pem; // files of certificates and keys
 pub(crate) mod tls; // certificates by name, and new ones
 mod worker; // one core's runtime and accept loops
 
+pub(crate) use self::activity::Activity;
 use self::connections::Entered;
 pub(crate) use self::connections::PerAddress;
 use self::live::InForce;

@@ -57,13 +57,24 @@ fn is_h2c(protocol: &[u8]) -> bool {
         .is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"))
 }
 
+/// The wish of a request, if it has one that can be passed on, and whether bytes of another
+/// protocol may follow the request unasked: then its connection ends after the answer. What is
+/// meant for `h2c` alone begins with a preface that no HTTP/1.1 request is alike.
+pub(crate) fn asked(request: &mut Request<Incoming>) -> (Option<Wish>, bool) {
+    if request.version() != Version::HTTP_11 || !request.headers().contains_key(UPGRADE) {
+        return (None, false);
+    }
+    let mut values = request.headers().get_all(UPGRADE).iter();
+    let harmless = values.all(|value| tokens(value).all(is_h2c));
+    (Wish::of(request), !harmless)
+}
+
 impl Wish {
-    /// The wish of a request, if it has one that can be passed on. All others are no mistakes: a
-    /// server may ignore an `Upgrade`, and then the request is answered as if it had none.
-    pub(crate) fn of(request: &mut Request<Incoming>) -> Option<Wish> {
+    /// All but those that can be passed on are no mistakes: a server may ignore an `Upgrade`, and
+    /// then the request is answered as if it had none.
+    fn of(request: &mut Request<Incoming>) -> Option<Wish> {
         let protocols = only(request.headers())?;
-        let fits = request.version() == Version::HTTP_11
-            && request.body().is_end_stream()
+        let fits = request.body().is_end_stream()
             && has_token(request.headers(), b"upgrade")
             && !tokens(protocols).any(is_h2c);
         let protocols = fits.then(|| protocols.clone())?;

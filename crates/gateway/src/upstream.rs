@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, Request, Uri, Version};
 use http_body::Body;
 use tokio::time::Instant;
 
-use self::attempt::Ended;
+use self::attempt::{Ended, Times};
 use self::connections::{Connections, Lease};
 use self::health::{Health, Met, may_eject};
 use self::metrics::UpstreamMetrics;
@@ -29,6 +29,7 @@ use crate::access_log::Note;
 use crate::body::{Download, Incoming, ReplyBody, Upload, UploadEnd, UploadWatch};
 use crate::config::UpstreamConfig;
 use crate::headers::is_chunked_or_nothing;
+use crate::route::RouteBounds;
 
 pub(crate) mod fleet; // made, kept and ended, as configurations come and go
 mod attempt; // one endpoint, once
@@ -41,6 +42,7 @@ pub mod retry; // what is sent again
 pub(crate) mod connections; // a worker's own connections
 pub mod tls; // how they are made
 pub mod names; // from a name to addresses
+pub(crate) mod own_ports; // ports that are no services
 pub(crate) mod watch; // names resolved, endpoints probed, in the background
 pub(crate) mod metrics; // what is counted
 
@@ -153,7 +155,7 @@ impl Upstream {
 
 /// What a service is sent.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct Outgoing<'a> {
     /// As the caller's.
     pub method: Method,
     /// Canonical, with the caller's query.
@@ -164,6 +166,8 @@ pub(crate) struct Outgoing {
     pub body: Incoming,
     /// Longest body.
     pub body_bound: Option<u64>,
+    /// The route's own.
+    pub bounds: &'a RouteBounds,
     /// Learns what becomes of it, where answers are logged.
     pub note: Option<Arc<Note>>,
 }
@@ -194,6 +198,8 @@ pub(crate) enum Failed {
     CallerStalled,
     /// The caller broke its body off.
     CallerGone,
+    /// The caller's body cannot be read.
+    BodyBroken,
     /// The body exceeded its bound.
     BodyTooLarge,
 }
@@ -232,8 +238,8 @@ impl Way {
     }
 
     /// Sends the request and waits for the head of the response.
-    pub(crate) async fn forward(&self, outgoing: Outgoing) -> Result<Answer, NotAnswered> {
-        let total = self.upstream.config.total_timeout;
+    pub(crate) async fn forward(&self, outgoing: Outgoing<'_>) -> Result<Answer, NotAnswered> {
+        let total = outgoing.bounds.total_timeout.unwrap_or(self.upstream.config.total_timeout);
         let end = total.map(|total| Instant::now() + total);
         let answered = pin!(self.answered(outgoing, end));
         match end {
@@ -248,10 +254,12 @@ impl Way {
     /// Tries, and tries again where that is right.
     async fn answered(
         &self,
-        outgoing: Outgoing,
+        outgoing: Outgoing<'_>,
         end: Option<Instant>,
     ) -> Result<Answer, NotAnswered> {
         let upstream = self.upstream.as_ref();
+        let head = outgoing.bounds.head_timeout.unwrap_or(upstream.config.head_timeout);
+        let times = Times { head, end };
         let mut aim = Aim::new(upstream, &outgoing.headers);
         let mut left = upstream.config.retry.attempts;
         if left > 0 {
@@ -271,7 +279,7 @@ impl Way {
             let spare = if left > 0 { Spare::of(&request) } else { None };
             let use_kept = failure.is_none();
             let attempt =
-                self.attempt(request, &outgoing.target, &out.0, use_kept, &mut watch, end);
+                self.attempt(request, &outgoing.target, &out.0, use_kept, &mut watch, times);
             let again = match attempt.await {
                 Ok((response, mut lease)) => {
                     let whole = |watch: &mut UploadWatch| watch.has_ended();

@@ -1,4 +1,5 @@
-//! tests/CASES.md and the tests named by case id are the same list.
+//! tests/CASES.md and the tests named by case id are the same list, and every other test that the
+//! page names is there.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,25 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         if !rows.iter().any(|row| row.id == *id) {
             let what = format!("has a test named for {id}, which has no row in {PAGE}");
             findings.extend(files.iter().map(|file| Finding::new(*file, what.clone())));
+        }
+    }
+    findings.extend(named(tree));
+    findings
+}
+
+/// Tests that the page names as `file.rs::test`, several of one file with commas, and that are not
+/// there.
+fn named(tree: &Tree) -> Vec<Finding> {
+    let page = tree.text(PAGE).unwrap_or_default();
+    let quoted = page.split('`').skip(1).step_by(2);
+    let names = quoted.filter_map(|text| text.split_once(".rs::"));
+    let mut findings = Vec::new();
+    for (file, test) in names {
+        let path = format!("{file}.rs");
+        let text = tree.text(&path).map(code).unwrap_or_default();
+        if !words(&text).any(|(before, name, _)| before.ends_with("fn ") && name == test) {
+            let what = format!("names the test `{test}` in `{path}`; there is no such function");
+            findings.push(Finding::new(PAGE, what));
         }
     }
     findings
@@ -57,7 +77,7 @@ fn rows(page: &str) -> Vec<Row> {
 }
 
 fn is_id(text: &str) -> bool {
-    text.strip_prefix('C')
+    text.strip_prefix(['C', 'S'])
         .is_some_and(|number| number.len() == 2 && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
@@ -106,6 +126,22 @@ mod tests {
         assert_eq!(found(elsewhere, "fn c01_waits() {}").len(), 2, "gone there, untold here");
         let both = "| C01 | waits | `crates/limiter-core/tests/it/cases.rs`, `tests/system/a.rs` |";
         assert_eq!(found(both, "fn c01_waits() {}").len(), 1);
+    }
+
+    #[test]
+    fn security_rows_are_cases_too() {
+        let here = "| S01 | two lengths | `crates/limiter-core/tests/it/cases.rs` |";
+        assert!(found(here, "fn s01_one_request_at_most() {}").is_empty());
+        assert_eq!(found(here, "").len(), 1);
+        assert_eq!(found("", "fn s01_one_request_at_most() {}").len(), 1);
+    }
+
+    #[test]
+    fn a_test_that_the_page_names_is_there() {
+        let row = "| routes | the most specific | `crates/limiter-core/tests/it/cases.rs::it_is` |";
+        assert!(found(row, "fn it_is() {}").is_empty());
+        assert_eq!(found(row, "fn it_was() {}").len(), 1);
+        assert_eq!(found("see `crates/none.rs::it_is`", "fn it_is() {}").len(), 1);
     }
 
     #[test]

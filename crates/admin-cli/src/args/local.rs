@@ -45,9 +45,10 @@ pub(crate) enum ContextCommand {
 
 #[cfg(feature = "dev")]
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  weir dev --upstream http://127.0.0.1:3000")]
+#[command(after_help = "Examples:\n  weir dev --upstream http://127.0.0.1:3000\n  \
+                        weir dev --upstream grpc://127.0.0.1:50051")]
 pub(crate) struct Dev {
-    /// Where requests go; without it a built-in echo service answers
+    /// Where requests go, http:// or grpc://; without it a built-in echo service answers
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<String>,
     /// Buckets in Redis instead of memory

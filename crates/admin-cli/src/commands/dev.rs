@@ -22,7 +22,7 @@ use serde_json::json;
 
 use self::parts::Part;
 use self::seed::Spared;
-use self::state::State;
+use self::state::{Service, State};
 use crate::args::{Dev, DevProcess, Globals};
 use crate::contexts;
 use crate::output::{Output, Report, Shown};
@@ -99,9 +99,9 @@ impl Stage {
             Some(_) => None,
             None => Some(echo::start().await?),
         };
-        let upstream = match (&self.flags.upstream, &echo) {
-            (Some(url), _) => state::endpoint(url)?,
-            (None, Some(echo)) => echo.address("echo")?.to_string(),
+        let service = match (&self.flags.upstream, &echo) {
+            (Some(url), _) => Service::at(url)?,
+            (None, Some(echo)) => Service::http1(echo.address("echo")?.to_string()),
             (None, None) => return Err(Failure::Settings(vec!["no upstream".to_owned()])),
         };
         let database = self.flags.database.as_deref();
@@ -110,7 +110,7 @@ impl Stage {
         let api = format!("http://{}", plans.address("api")?);
         // tokens before the parts that show them; the rest of the seed may come beside them
         let client = seed::tokens(&self.state, &api).await?;
-        let config = state::gateway_toml(&ports, &upstream, self.flags.store.as_deref());
+        let config = state::gateway_toml(&ports, &service, self.flags.store.as_deref());
         self.state.keep("gateway.toml", config.as_bytes())?;
         let (shadow, seeded) = tokio::try_join!(
             parts::shadow_compare(folder, ports.shadow, database),

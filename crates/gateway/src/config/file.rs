@@ -16,12 +16,13 @@ use wire::strict::{Fields, Problems, shown};
 
 use super::read::{
     address, base_url, count, flag_or_true, list, named, needed, object_of, parsed, path, secret,
-    size, table, texts, time, whole, wrong,
+    size, table, texts, time, wrong,
 };
 use super::upstream::upstream;
 use super::{
     Bounds, Config, ControlConfig, DrainRules, Listener, Operations, PolicyChoice, UpstreamConfig,
-    access_log, anonymous, cors, judge, limits, overload, proxies, standalone, store, tls,
+    access_log, anonymous, cors, judge, limits, matching, overload, proxies, standalone, store,
+    tls,
 };
 use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
 
@@ -147,25 +148,19 @@ fn bounds(value: Option<&Value>, problems: &mut Problems) -> Bounds {
     let nothing = Value::Object(serde_json::Map::new());
     let mut fields = Fields::of(value.unwrap_or(&nothing), "limits", problems);
     let f = &mut fields;
-    let body_bytes = match f.get("body_bytes") {
-        Some(Value::String(text)) if text == "unlimited" => None,
-        Some(Value::String(text)) => {
-            let what = format!("must be a whole number or \"unlimited\", not `{text}`");
-            wrong(problems, f.path("body_bytes"), what);
-            None
-        }
-        Some(_) | None => whole(f, "body_bytes", problems, 1..=u64::MAX),
-    };
     let bounds = Bounds {
         head_bytes: size(f, "head_bytes", problems, 8_192..=1_048_576, 16_384),
         head_fields: size(f, "head_fields", problems, 1..=1_000, 100),
-        body_bytes,
+        body_bytes: limits::body_bytes(f, problems).flatten(),
+        first_byte: time(f, "first_byte", problems, 10 * SECOND),
         head_time: time(f, "head_time", problems, 10 * SECOND),
+        idle: time(f, "idle", problems, 60 * SECOND),
         handshake_time: time(f, "handshake_time", problems, 10 * SECOND),
         connections_per_worker: size(f, "connections_per_worker", problems, 1..=1_000_000, 10_000),
         connections_per_address: size(f, "connections_per_address", problems, 1..=1_000_000, 1_000),
         h2_streams: count(f, "h2_streams", problems, 1..=1_000, 100),
         upgrades: limits::upgrades(f, problems),
+        x_ratelimit: limits::x_ratelimit(f, problems),
         region_share: region_share(f, problems),
     };
     fields.finish(problems);
@@ -300,12 +295,11 @@ fn route(
         "plan" => Ok(None),
         _ => text.parse::<FailurePolicy>().map(Some),
     });
-    let strip_prefix = f.flag("strip_prefix", problems);
+    let fields_wanted = matching::fields(f, problems);
+    let rewrite = matching::rewrite(f, exact, problems);
+    let bounds = matching::bounds(f, problems);
     let place = f.path("cors");
     let cors = f.get("cors").and_then(|value| cors::read(value, &place, &methods, problems));
-    if strip_prefix && exact {
-        wrong(problems, f.path("strip_prefix"), "an exact path has no prefix to strip");
-    }
     fields.finish(problems);
     let upstream = upstreams.get(index?)?;
     Some(Route {
@@ -313,7 +307,9 @@ fn route(
         path: path.unwrap_or_else(|| PathRule::Prefix(String::new())),
         methods,
         upstream: index?,
-        strip_prefix,
+        fields: fields_wanted,
+        rewrite,
+        bounds,
         cors: cors.map(Box::new),
         number,
         terms: Arc::new(RouteTerms {

@@ -28,6 +28,9 @@ pub(super) fn failed(reason: Failed) -> Problem {
         Failed::CallerStalled | Failed::CallerGone => {
             Problem::new(ErrorCode::RequestTimeout, "the body did not arrive")
         }
+        Failed::BodyBroken => {
+            Problem::new(ErrorCode::BadRequest, "the body is not framed as it should be")
+        }
         Failed::BodyTooLarge => {
             Problem::new(ErrorCode::BodyTooLarge, "the body is longer than allowed")
         }

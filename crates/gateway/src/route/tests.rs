@@ -11,7 +11,9 @@ fn route(name: &str, host: HostRule, path: PathRule, methods: &[Method]) -> Rout
         path,
         methods: methods.to_vec(),
         upstream: 0,
-        strip_prefix: true,
+        fields: Vec::new(),
+        rewrite: Some(String::new()),
+        bounds: RouteBounds::default(),
         cors: None,
         number: 0,
         terms: Arc::new(RouteTerms {
@@ -43,7 +45,9 @@ fn table() -> RouteTable {
 #[track_caller]
 fn check(host: &str, path: &str, method: &Method, expected: &str) {
     let table = table();
-    let found = table.find(host, path, method).map_or("none", |route| route.terms.name.as_str());
+    let found = table
+        .find(host, path, method, &HeaderMap::new())
+        .map_or("none", |route| route.terms.name.as_str());
     assert_eq!(found, expected, "{method} {host}{path}");
 }
 
@@ -71,9 +75,11 @@ fn a_known_path_with_another_method_says_which_are_allowed() {
         PathRule::Prefix("/x".to_owned()),
         &[Method::GET],
     )]);
-    let refused = only.find("h", "/x", &Method::POST).map(|route| &route.terms.name);
+    let refused =
+        only.find("h", "/x", &Method::POST, &HeaderMap::new()).map(|route| &route.terms.name);
     assert_eq!(refused, Err(NoRoute::Method(vec![Method::GET])));
-    let refused = only.find("h", "/y", &Method::GET).map(|route| &route.terms.name);
+    let refused =
+        only.find("h", "/y", &Method::GET, &HeaderMap::new()).map(|route| &route.terms.name);
     assert_eq!(refused, Err(NoRoute::Unknown));
 }
 
@@ -85,7 +91,9 @@ fn empty_segments_and_parameters_never_lead_around_a_route() {
         route("dear", HostRule::Any, prefix("/reports"), &[]),
         route("post", HostRule::Any, PathRule::Exact("/x".to_owned()), &[Method::POST]),
     ]);
-    let find = |path: &str| table.find("h", path, &Method::GET).map(|route| &*route.terms.name);
+    let none = HeaderMap::new();
+    let name = |route: &Route| route.terms.name.clone();
+    let find = |path: &str| table.find("h", path, &Method::GET, &none).map(name);
     for (path, name) in [
         ("//", "all"),
         ("/a//b", "all"),
@@ -95,12 +103,12 @@ fn empty_segments_and_parameters_never_lead_around_a_route() {
         ("/reports/1;v=2", "dear"),
         ("/reports/", "dear"),
     ] {
-        assert_eq!(find(path), Ok(name), "{path}");
+        assert_eq!(find(path).as_deref(), Ok(name), "{path}");
     }
     for path in
         ["//reports", "/reports;v=1", "/reports%3Bv=1/2", "///reports/1", "/;a/reports", "//x;y"]
     {
-        let post = table.find("h", path, &Method::POST).map(|route| &*route.terms.name);
+        let post = table.find("h", path, &Method::POST, &none).map(name);
         assert_eq!(post, Err(NoRoute::TwoReadings), "{path}");
     }
 }
@@ -111,6 +119,49 @@ fn a_stripped_prefix_leaves_an_absolute_path() {
     for (path, sent) in [("/orders", "/"), ("/orders/", "/"), ("/orders/1", "/1")] {
         assert_eq!(route.forwarded(path), sent);
     }
+}
+
+#[test]
+fn a_rewritten_path_keeps_what_is_below_the_routes() {
+    let orders = PathRule::Prefix("/orders".to_owned());
+    let of = |path: PathRule| Route {
+        rewrite: Some("/v2/o".to_owned()),
+        ..route("o", HostRule::Any, path, &[])
+    };
+    for (path, sent) in [("/orders", "/v2/o"), ("/orders/", "/v2/o/"), ("/orders/1", "/v2/o/1")] {
+        assert_eq!(of(orders.clone()).forwarded(path), sent);
+    }
+    assert_eq!(of(PathRule::Exact("/orders".to_owned())).forwarded("/orders"), "/v2/o");
+}
+
+#[test]
+fn more_fields_are_more_specific_and_unclear_ones_are_no_choice() {
+    let rule = |name: &'static str, value: Option<&'static str>| FieldRule {
+        name: HeaderName::from_static(name),
+        value: value.map(http::HeaderValue::from_static),
+    };
+    let with = |name: &str, fields: &[FieldRule]| Route {
+        fields: fields.to_vec(),
+        ..route(name, HostRule::Any, PathRule::Prefix(String::new()), &[])
+    };
+    let (beta, any) = (rule("x-tier", Some("beta")), rule("x-debug", None));
+    let table = RouteTable::new(vec![
+        with("plain", &[]),
+        with("beta", std::slice::from_ref(&beta)),
+        with("both", &[beta, any]),
+    ]);
+    let find = |pairs: &[(&'static str, &'static str)]| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, http::HeaderValue::from_static(value));
+        }
+        table.find("h", "/", &Method::GET, &headers).map(|route| route.terms.name.clone())
+    };
+    assert_eq!(find(&[]).as_deref(), Ok("plain"));
+    assert_eq!(find(&[("x-tier", "gold")]).as_deref(), Ok("plain"));
+    assert_eq!(find(&[("x-tier", "beta")]).as_deref(), Ok("beta"));
+    assert_eq!(find(&[("x-tier", "beta"), ("x-debug", "")]).as_deref(), Ok("both"));
+    assert_eq!(find(&[("x-tier", "beta"), ("x-tier", "x")]), Err(NoRoute::UnclearField));
 }
 
 #[test]
@@ -165,6 +216,8 @@ fn a_host_has_one_form() {
         ("127.0.0.1:1", "127.0.0.1"),
         ("[::1]:80", "[::1]"),
         ("[::1]", "[::1]"),
+        ("[0:0::1]:443", "[::1]"),
+        ("[2001:DB8::A]", "[2001:db8::a]"),
     ] {
         assert_eq!(canonical_host(host).unwrap(), expected);
     }
@@ -173,5 +226,22 @@ fn a_host_has_one_form() {
         "a:+80",
     ] {
         assert_eq!(canonical_host(bad), Err(TargetError::Host), "{bad}");
+    }
+}
+
+#[test]
+fn services_are_told_the_host_in_its_one_form_and_its_port() {
+    for (host, expected) in [
+        ("api.example.com", "api.example.com"),
+        ("api.example.com:8080", "api.example.com:8080"),
+        ("API.Example.com.:080", "api.example.com:80"),
+        ("api.example.com.", "api.example.com"),
+        ("[::1]:80", "[::1]:80"),
+        ("[0::1]", "[::1]"),
+        ("a:0", "a:0"),
+    ] {
+        let once = canonical_authority(host).unwrap();
+        assert_eq!(once, expected);
+        assert_eq!(canonical_authority(&once).unwrap(), expected, "twice");
     }
 }

@@ -131,6 +131,8 @@ impl<S: BucketStore> Shared<S> {
             metrics: Arc::clone(&settings.metrics),
             clock: Arc::clone(&self.clock),
             body_bound: settings.bounds.body_bytes,
+            head_fields: settings.bounds.head_fields,
+            x_ratelimit: settings.bounds.x_ratelimit,
             drain: self.drain.clone(),
             upgrades: self.upgrades.under(settings.bounds.upgrades),
             gate: Arc::clone(&own.gate),
@@ -224,7 +226,7 @@ fn engine(bounds: &Bounds, http2: bool) -> auto::Builder<TokioExecutor> {
     let mut http1 = engine.http1();
     http1
         .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head_time)
+        .header_read_timeout(bounds.head_time.max(bounds.idle)) // it counts idleness as a head
         .max_buf_size(bounds.head_bytes)
         .keep_alive(true);
     if bounds.head_fields != 100 {

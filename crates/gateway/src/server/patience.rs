@@ -1,17 +1,20 @@
-//! A caller's connection with the two deadlines that the HTTP engine lacks.
+//! A caller's connection with the deadlines that the HTTP engine lacks, byte by byte.
 //!
 //! The engine tells HTTP/1 from HTTP/2 by the first bytes and waits for them without end; its own
-//! deadline for a head begins after that. And it waits without end for a caller that takes no
-//! byte of its answer. Both would hold a place among the connections for ever. Deadlines on heads
-//! and bodies as such are not here.
+//! deadline for a head counts from the end of the request before, so it cannot be shorter than
+//! idleness. And it waits without end for a caller that takes no byte of its answer. All would
+//! hold a place among the connections for ever. Deadlines on bodies are not here.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+
+use super::activity::{Activity, Exchanges};
 
 /// Longest time in which a caller takes nothing of what is being sent.
 pub(crate) const UNREAD_MAX: Duration = Duration::from_secs(60);
@@ -25,11 +28,49 @@ pub(crate) struct Patient<T> {
     io: T,
     /// Until the protocol is known.
     opening: Option<Opening>,
+    /// Of HTTP/1.
+    heads: Option<Heads>,
     unread_max: Duration,
     /// Made once a write had to wait, and then used again.
     unread: Option<Pin<Box<Sleep>>>,
     waiting: bool,
     without_http2: bool,
+}
+
+/// The deadline of a request head, from its first byte.
+#[derive(Debug)]
+struct Heads {
+    activity: Arc<Activity>,
+    time: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// What had happened on the connection when its first byte came.
+    begun: Option<Exchanges>,
+}
+
+impl Heads {
+    /// Sees what a read brought, or that it brought nothing yet.
+    fn look(&mut self, bytes: usize, pending: bool, cx: &mut Context<'_>) -> io::Result<()> {
+        let now = self.activity.exchanges();
+        if self.begun.is_some_and(|begun| begun != now) || !now.is_idle() {
+            self.begun = None; // that head was whole
+        }
+        if self.begun.is_none() && now.is_idle() && bytes > 0 {
+            self.begun = Some(now);
+            let end = Instant::now() + self.time;
+            match &mut self.timer {
+                Some(timer) => timer.as_mut().reset(end),
+                None => self.timer = Some(Box::pin(tokio::time::sleep_until(end))),
+            }
+        }
+        let Some(timer) = self.timer.as_mut().filter(|_| pending && self.begun.is_some()) else {
+            return Ok(());
+        };
+        if timer.as_mut().poll(cx).is_ready() {
+            Err(late("a request head took too long"))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -45,19 +86,25 @@ impl<T> Patient<T> {
     pub(crate) fn new(io: T, opening: Duration, unread_max: Duration) -> Patient<T> {
         let over = Box::pin(tokio::time::sleep(opening));
         let opening = Some(Opening { over, alike: 0 });
-        let without_http2 = false;
-        Patient { io, opening, unread_max, unread: None, waiting: false, without_http2 }
+        Patient { opening, ..Patient::with_protocol(io, unread_max) }
     }
 
     /// Of a connection whose bytes tell nothing: only waits for a caller to take some.
     pub(crate) fn with_protocol(io: T, unread_max: Duration) -> Patient<T> {
         let without_http2 = false;
-        Patient { io, opening: None, unread_max, unread: None, waiting: false, without_http2 }
+        let (opening, heads, unread) = (None, None, None);
+        Patient { io, opening, heads, unread_max, unread, waiting: false, without_http2 }
     }
 
     /// Whether a connection that turns out to be HTTP/2 is given up.
     pub(crate) fn without_http2(self, without_http2: bool) -> Patient<T> {
         Patient { without_http2, ..self }
+    }
+
+    /// Gives heads of HTTP/1 so much time from their first byte.
+    pub(crate) fn with_heads(self, activity: Arc<Activity>, time: Duration) -> Patient<T> {
+        let heads = Some(Heads { activity, time, timer: None, begun: None });
+        Patient { heads, ..self }
     }
 
     fn opened(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -70,6 +117,7 @@ impl<T> Patient<T> {
             opening.alike += 1;
             if opening.alike == PREFACE.len() {
                 self.opening = None;
+                self.heads = None;
                 let what = "HTTP/2 is not spoken here";
                 let unwanted = self.without_http2;
                 let error = || io::Error::new(io::ErrorKind::Unsupported, what);
@@ -122,6 +170,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
                 }
             } else if opening.over.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(late("nothing that tells a protocol came")));
+            }
+        }
+        if let Some(heads) = &mut this.heads {
+            let bytes = buf.filled().len() - before;
+            if let Err(error) = heads.look(bytes, polled.is_pending(), cx) {
+                return Poll::Ready(Err(error));
             }
         }
         polled
@@ -208,6 +262,28 @@ mod tests {
             let waited = tokio::time::timeout(OPENING * 100, patient.read_u8()).await;
             assert!(waited.is_err(), "{first:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_has_its_time_from_its_first_byte() {
+        const HEAD: Duration = Duration::from_secs(7);
+        let (ours, mut caller) = duplex(64);
+        let patient = Patient::with_protocol(ours, UNREAD_MAX);
+        let mut patient = patient.with_heads(Arc::default(), HEAD);
+        let waited = tokio::time::timeout(HEAD * 100, patient.read_u8()).await;
+        assert!(waited.is_err(), "idleness is not counted here");
+        caller.write_all(b"GET").await.unwrap();
+        let began = Instant::now();
+        let slow = daemon::tasks::spawn("slow caller", async move {
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                caller.write_all(b"x").await.unwrap();
+            }
+            caller
+        });
+        assert_eq!(kind_after_all_was_read(&mut patient).await, io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed(), HEAD, "more bytes do not prolong it");
+        drop(slow.await);
     }
 
     #[tokio::test(start_paused = true)]

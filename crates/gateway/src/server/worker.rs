@@ -17,14 +17,16 @@ use daemon::Lent;
 use edge::limiter::store::BucketStore;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Shared;
+use super::activity::{Activity, Answered, Open, Patience, UnderWay};
 use super::live::{Door, Live};
 use super::opening::{Caller, Opened, Opening};
 use super::patience::{Patient, UNREAD_MAX};
 use super::room::Taken;
+use crate::config::Bounds;
 use crate::peer::{Peer, Place, Proxies};
 use crate::stream::Transport;
 use crate::upstream::Way;
@@ -95,7 +97,7 @@ impl<S: BucketStore> Worker<S> {
         for socket in sockets {
             ports.push(Port { listener: TcpListener::from_std(socket.listener()?)?, socket });
         }
-        let open = GracefulShutdown::new();
+        let open = Open::new();
         let accepting = accept_all(&ports, &shared, &live, &open);
         tokio::select! {
             () = accepting => {}
@@ -128,7 +130,7 @@ async fn accept_all<S: BucketStore>(
     ports: &[Port],
     shared: &Arc<Shared<S>>,
     live: &Arc<Live<S>>,
-    open: &GracefulShutdown,
+    open: &Open,
 ) {
     loop {
         let place = live.place().await;
@@ -170,14 +172,14 @@ fn take<S: BucketStore>(
     taken: Taken,
     shared: &Arc<Shared<S>>,
     live: &Arc<Live<S>>,
-    open: &GracefulShutdown,
+    open: &Open,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "connection gone before it was taken");
         return;
     }
     if door.opening.is_needed() {
-        let (door, watcher) = (Arc::clone(door), open.watcher());
+        let (door, seat) = (Arc::clone(door), open.seat());
         let (own, live) = (Arc::clone(shared), Arc::clone(live));
         let connection = async move {
             let opened = tokio::select! {
@@ -186,14 +188,18 @@ fn take<S: BucketStore>(
             };
             let Some(Opened { stream, peer, entered }) = opened else { return Ok(()) };
             let place: Place = Arc::new((taken, entered));
-            watcher.watch(serve(&door, stream, peer, place, &live)).await
+            let activity = Arc::default();
+            let served = serve(&door, stream, peer, place, &activity, &live);
+            seat.run(served, activity, patience(&door.bounds)).await
         };
         run(connection, shared);
     } else {
         let Some(entered) = shared.enter(peer.ip()) else { return };
         let place: Place = Arc::new((taken, entered));
         let stream = Transport::Clear(stream);
-        run(open.watch(serve(door, stream, peer.ip(), place, live)), shared);
+        let activity = Arc::default();
+        let served = serve(door, stream, peer.ip(), place, &activity, live);
+        run(open.seat().run(served, activity, patience(&door.bounds)), shared);
     }
 }
 
@@ -214,23 +220,33 @@ fn run<S>(
     });
 }
 
+fn patience(bounds: &Bounds) -> Patience {
+    Patience { idle: bounds.idle, unread: UNREAD_MAX }
+}
+
 /// The HTTP of one connection; `place` is held to its end, whatever protocol it speaks by then.
 fn serve<S: BucketStore>(
     door: &Door,
     stream: Caller,
     peer: IpAddr,
     place: Place,
+    activity: &Arc<Activity>,
     live: &Arc<Live<S>>,
 ) -> impl GracefulConnection<Error = ConnectionError> + Send + 'static + use<S> {
     let forwarded = door.opening.forwarded_by(peer);
-    let peer = Arc::new(Peer::new(peer, forwarded, &door.proxies, place));
+    let peer = Peer::new(peer, forwarded, &door.proxies, place);
+    let peer = Arc::new(Peer { activity: Arc::clone(activity), ..peer });
     let live = Arc::clone(live);
     let service = service_fn(move |request| {
-        let (current, peer) = (live.current(), Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(current.pipeline.respond(request, &peer).await) }
+        let (current, under_way) = (live.current(), UnderWay::begin(&peer));
+        async move {
+            let response = current.pipeline.respond(request, under_way.peer()).await;
+            Ok::<_, std::convert::Infallible>(response.map(|body| Answered::new(body, under_way)))
+        }
     });
     // With upgrades the engine reads the version also where it is told to speak HTTP/1 only.
-    let stream = Patient::new(stream, door.bounds.head_time, UNREAD_MAX)
-        .without_http2(!door.engine.is_http2_available());
+    let stream = Patient::new(stream, door.bounds.first_byte, UNREAD_MAX)
+        .without_http2(!door.engine.is_http2_available())
+        .with_heads(Arc::clone(activity), door.bounds.head_time);
     door.engine.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
 }

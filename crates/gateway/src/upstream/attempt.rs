@@ -12,6 +12,15 @@ use super::health::Met;
 use super::{Endpoint, Failed, Way, address_to, is_whole};
 use crate::body::{Incoming, Upload, UploadEnd, UploadWatch};
 
+/// How long an attempt may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// From the last byte of the request to the head of the response.
+    pub head: Duration,
+    /// Whatever happens.
+    pub end: Option<Instant>,
+}
+
 /// Why an attempt gave no response.
 #[derive(Debug)]
 pub(super) enum Ended {
@@ -46,7 +55,7 @@ impl Way {
         endpoint: &Arc<Endpoint>,
         use_kept: bool,
         watch: &mut Option<UploadWatch>,
-        end: Option<Instant>,
+        times: Times,
     ) -> Result<(http::Response<Incoming>, Lease), Ended> {
         let upstream = &self.upstream;
         let (mut lease, kept) = match self.connection(endpoint, use_kept).await {
@@ -59,7 +68,7 @@ impl Way {
             }
         };
         address_to(&mut request, target, endpoint, lease.scheme());
-        let ended = match self.head(&mut lease, request, watch, end).await {
+        let ended = match self.head(&mut lease, request, watch, times).await {
             Ok(response) => {
                 let met = match response.status() {
                     StatusCode::BAD_GATEWAY
@@ -81,6 +90,7 @@ impl Way {
                 | Failed::Overloaded
                 | Failed::CallerStalled
                 | Failed::CallerGone
+                | Failed::BodyBroken
                 | Failed::BodyTooLarge,
             ) => false,
         };
@@ -99,7 +109,7 @@ impl Way {
         lease: &mut Lease,
         request: Request<Upload>,
         watch: &mut Option<UploadWatch>,
-        end: Option<Instant>,
+        times: Times,
     ) -> Result<http::Response<Incoming>, Ended> {
         let mut sending = std::pin::pin!(lease.send(request));
         if let Some(watch) = watch.as_mut() {
@@ -112,9 +122,9 @@ impl Way {
                 },
             }
         }
-        let until = Instant::now() + self.upstream.config.head_timeout;
+        let until = Instant::now() + times.head;
         // A service that is silent to the end of the whole time is as silent.
-        let until = end.map_or(until, |end| end.min(until));
+        let until = times.end.map_or(until, |end| end.min(until));
         match tokio::time::timeout_at(until, sending).await {
             Ok(sent) => self.sent(sent, watch.as_mut()),
             Err(_elapsed) => {
@@ -142,6 +152,7 @@ impl Way {
                 let failed = match watch.and_then(UploadWatch::has_ended) {
                     Some(UploadEnd::TooLarge) => Failed::BodyTooLarge,
                     Some(UploadEnd::Broken) => Failed::CallerGone,
+                    Some(UploadEnd::Unframed) => Failed::BodyBroken,
                     Some(UploadEnd::Complete) | None => {
                         self.upstream.metrics.broken.inc();
                         tracing::debug!(upstream = %self.upstream.config.name, %error, "no response");
@@ -165,6 +176,7 @@ async fn uploaded(watch: &mut UploadWatch, idle: Duration) -> Result<(), Failed>
             // Abandoned: the service answered early or is gone; the response will tell.
             Ok(Some(UploadEnd::Complete) | None) => return Ok(()),
             Ok(Some(UploadEnd::Broken)) => return Err(Failed::CallerGone),
+            Ok(Some(UploadEnd::Unframed)) => return Err(Failed::BodyBroken),
             Ok(Some(UploadEnd::TooLarge)) => return Err(Failed::BodyTooLarge),
             Err(_elapsed) => {
                 let now = watch.pieces();

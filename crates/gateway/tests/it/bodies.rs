@@ -8,7 +8,7 @@ use hyper::body::Frame;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::support::{Gateway, KEY, PATIENCE, Service, file, raw, standing, tally};
+use crate::support::{Gateway, KEY, PATIENCE, Service, file, raw, resident_bytes, standing, tally};
 
 const PLAN: &str = "burst = { capacity = 10000, refill = \"10000/s\" }";
 const PIECE: usize = 64 * 1024;
@@ -276,10 +276,4 @@ async fn a_caller_that_stops_sending_does_not_hold_the_service() {
     let (status, body) = read.expect("an answer in time");
     assert!(status.starts_with("HTTP/1.1 408"), "{status}");
     assert!(body.contains("request_timeout"), "{body}");
-}
-
-/// Resident memory of this process.
-fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }

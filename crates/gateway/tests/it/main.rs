@@ -33,6 +33,8 @@ mod keys; // what an API key is
 #[cfg(test)]
 mod limits; // denials and what they tell
 #[cfg(test)]
+mod listeners; // several, of both families
+#[cfg(test)]
 mod names; // endpoints that move
 #[cfg(test)]
 mod ops; // the operations port
@@ -42,6 +44,8 @@ mod ops_admin; // what operators ask of a running gateway
 mod overload; // more than a worker can handle
 #[cfg(test)]
 mod phases; // shadow and off are invisible
+#[cfg(test)]
+mod problems; // refusals as programs read them
 #[cfg(test)]
 mod proxy_protocol; // what a balancer says about its caller
 #[cfg(test)]
@@ -53,7 +57,11 @@ mod restart; // a new process in the place of a running one
 #[cfg(test)]
 mod retries; // what is sent again, and what never
 #[cfg(test)]
+mod route_terms; // what else a route says
+#[cfg(test)]
 mod routes; // host, path, method
+#[cfg(test)]
+mod security; // what has to be refused, survived or kept secret
 #[cfg(test)]
 mod systemd; // what the service manager hears and gives
 #[cfg(test)]

@@ -177,7 +177,7 @@ async fn a_method_that_some_services_read_as_another_is_refused() {
 #[tokio::test]
 async fn a_caller_that_says_nothing_loses_its_place() {
     let service = Service::hello().await;
-    let top = "[limits]\nhead_time = \"200ms\"";
+    let top = "[limits]\nfirst_byte = \"200ms\"";
     let gateway = Gateway::start(&file(PLAN, top, service.address)).await;
     for first in ["", "PRI * HTTP/2.0\r\n\r\nSM"] {
         assert_eq!(raw(gateway.traffic, first.as_bytes()).await, "", "{first:?}");

@@ -1,6 +1,8 @@
 //! A gateway, a service and a caller, in one process.
 
+pub(crate) mod bytes;
 pub(crate) mod caller;
+pub(crate) mod frames;
 pub(crate) mod plane;
 pub(crate) mod program;
 pub(crate) mod scripted;
@@ -76,6 +78,8 @@ pub(crate) fn parse(text: &str) -> Config {
 pub(crate) struct Gateway {
     pub(crate) traffic: SocketAddr,
     pub(crate) operations: SocketAddr,
+    /// All that were announced, by name.
+    pub(crate) addresses: daemon::Addresses,
     pub(crate) drain: Drain,
     pub(crate) context: Context,
     pub(crate) ended: tokio::task::JoinHandle<Result<(), daemon::Failure>>,
@@ -158,7 +162,7 @@ impl Gateway {
             ended = &mut ended => panic!("the gateway ended at once: {ended:?}"),
         };
         let (traffic, operations) = (addresses["traffic"], addresses["operations"]);
-        Gateway { traffic, operations, drain, context, ended }
+        Gateway { traffic, operations, addresses, drain, context, ended }
     }
 
     /// A number that the gateway shows of the upstream `up`.
@@ -202,4 +206,10 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
         assert!(tokio::time::Instant::now() < end, "never: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Resident memory of this process.
+pub(crate) fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }

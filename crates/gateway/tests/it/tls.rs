@@ -208,7 +208,7 @@ async fn a_handshake_that_does_not_come_holds_nobody_and_ends() {
 async fn a_caller_that_shakes_hands_and_says_nothing_is_given_up() {
     let world = World::new().await;
     let text = world.text(&format!("tls = {ONE}"));
-    let gateway = Gateway::start(&format!("{text}\n[limits]\nhead_time = \"200ms\"\n")).await;
+    let gateway = Gateway::start(&format!("{text}\n[limits]\nfirst_byte = \"200ms\"\n")).await;
     let plain = Wants::plain(&world.authority);
     let mut silent = Https::open(gateway.traffic, "a.test", plain).await.unwrap();
     eventually("it is closed", async || shows(&gateway, "weir_gateway_connections 0")).await;

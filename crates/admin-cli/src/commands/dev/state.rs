@@ -128,23 +128,43 @@ impl State {
     }
 }
 
-/// `http://host:port` as the gateway's file wants it.
-pub(crate) fn endpoint(url: &str) -> Result<String, Fault> {
-    let wrong = |what: &str| Fault::Settings(vec![format!("--upstream {url}: {what}")]);
-    let rest = url.strip_prefix("http://").ok_or_else(|| wrong("must begin with http://"))?;
-    let host = rest.trim_end_matches('/');
-    if host.is_empty() || host.contains('/') {
-        return Err(wrong("must be http://host:port without a path"));
+/// A service as the gateway's file wants it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Service {
+    endpoint: String,
+    protocol: &'static str,
+}
+
+impl Service {
+    /// One that speaks HTTP/1.1.
+    pub(crate) fn http1(endpoint: String) -> Service {
+        Service { endpoint, protocol: "http1" }
     }
-    match host.rsplit_once(':') {
-        Some((_, port)) if port.parse::<u16>().is_ok() => Ok(host.to_owned()),
-        Some(_) | None => Ok(format!("{host}:80")),
+
+    /// `http://host:port`; or `grpc://host:port`, which speaks HTTP/2 in clear.
+    pub(crate) fn at(url: &str) -> Result<Service, Fault> {
+        let wrong = |what: &str| Fault::Settings(vec![format!("--upstream {url}: {what}")]);
+        let (rest, protocol) = match (url.strip_prefix("http://"), url.strip_prefix("grpc://")) {
+            (Some(rest), _) => (rest, "http1"),
+            (None, Some(rest)) => (rest, "http2"),
+            (None, None) => return Err(wrong("must begin with http:// or grpc://")),
+        };
+        let host = rest.trim_end_matches('/');
+        if host.is_empty() || host.contains('/') {
+            return Err(wrong("must be http://host:port or grpc://host:port, without a path"));
+        }
+        let endpoint = match host.rsplit_once(':') {
+            Some((_, port)) if port.parse::<u16>().is_ok() => host.to_owned(),
+            Some(_) | None => format!("{host}:80"),
+        };
+        Ok(Service { endpoint, protocol })
     }
 }
 
 /// The gateway's file, written anew at each start: a person may copy it to begin with.
-pub(crate) fn gateway_toml(ports: &Ports, upstream: &str, store: Option<&str>) -> String {
+pub(crate) fn gateway_toml(ports: &Ports, service: &Service, store: Option<&str>) -> String {
     let Ports { traffic, plans, shadow, operations } = ports;
+    let Service { endpoint, protocol } = service;
     let store = store.map(|url| format!("\n[store]\nurl = {url:?}\n")).unwrap_or_default();
     format!(
         "\
@@ -174,7 +194,8 @@ path = \"/\"
 upstream = \"service\"
 
 [upstream.service]
-endpoints = [{upstream:?}]
+endpoints = [{endpoint:?}]
+protocol = \"{protocol}\"
 
 [upstream.service.pairing]
 deny_status = 429
@@ -199,10 +220,16 @@ mod tests {
 
     #[test]
     fn an_upstream_is_a_host_with_a_port() {
-        assert_eq!(endpoint("http://localhost:3000/").unwrap(), "localhost:3000");
-        assert_eq!(endpoint("http://localhost").unwrap(), "localhost:80");
-        for wrong in ["https://localhost", "localhost:3000", "http://", "http://a/b"] {
-            assert!(endpoint(wrong).is_err(), "{wrong}");
+        for (url, endpoint, protocol) in [
+            ("http://localhost:3000/", "localhost:3000", "http1"),
+            ("http://localhost", "localhost:80", "http1"),
+            ("grpc://localhost:50051", "localhost:50051", "http2"),
+        ] {
+            let expected = Service { endpoint: endpoint.to_owned(), protocol };
+            assert_eq!(Service::at(url).unwrap(), expected);
+        }
+        for wrong in ["https://localhost", "localhost:3000", "http://", "http://a/b", "grpc://"] {
+            assert!(Service::at(wrong).is_err(), "{wrong}");
         }
     }
 }

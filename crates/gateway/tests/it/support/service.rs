@@ -31,6 +31,7 @@ struct Arrived {
     requests: AtomicU64,
     bytes: AtomicU64,
     heads: Mutex<Vec<Parts>>,
+    names: Mutex<Vec<String>>,
     connections: Mutex<Vec<tokio::task::AbortHandle>>,
 }
 
@@ -72,12 +73,19 @@ impl Service {
                     async move {
                         counting.requests.fetch_add(1, Ordering::SeqCst);
                         let (head, mut body) = request.into_parts();
-                        while let Some(Ok(frame)) = body.frame().await {
-                            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+                        let mut whole = true;
+                        while let (true, Some(frame)) = (whole, body.frame().await) {
+                            let data = frame.as_ref().ok().and_then(|frame| frame.data_ref());
+                            let bytes = data.map_or(0, Bytes::len) as u64;
                             counting.bytes.fetch_add(bytes, Ordering::SeqCst);
+                            whole = frame.is_ok();
                         }
                         let response = answer(&head);
-                        counting.heads.lock().unwrap().push(head);
+                        let names = head.headers.keys().map(ToString::to_string).collect();
+                        *counting.names.lock().unwrap() = names;
+                        if whole {
+                            counting.heads.lock().unwrap().push(head);
+                        }
                         Ok::<_, Infallible>(response)
                     }
                 });
@@ -107,6 +115,17 @@ impl Service {
     /// Body bytes that arrived.
     pub(crate) fn bytes(&self) -> u64 {
         self.arrived.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Targets of the requests that arrived whole, with their bodies, since the last call.
+    pub(crate) fn take_targets(&self) -> Vec<String> {
+        let heads = std::mem::take(&mut *self.arrived.heads.lock().unwrap());
+        heads.iter().map(|head| head.uri.to_string()).collect()
+    }
+
+    /// Names of the fields that arrived last.
+    pub(crate) fn last_names(&self) -> Vec<String> {
+        self.arrived.names.lock().unwrap().clone()
     }
 
     /// The head that arrived last.
