@@ -11,7 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::caller::request;
 use crate::support::socket::{Echo, Socket, head};
-use crate::support::{Gateway, KEY, Reply, Service, eventually, file, get, send, standing, tally};
+use crate::support::{
+    Gateway, KEY, PATIENCE, Reply, Service, eventually, file, get, send, standing, tally,
+};
 
 const MANY: &str = "burst = { capacity = 10000, refill = \"1000/s\" }";
 const TOKEN: [(&str, &str); 1] = [("authorization", "Bearer ops-token")];
@@ -313,8 +315,9 @@ async fn bounds_hold_from_the_next_request_or_connection_on() {
     assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
     page.write(&format!("{base}[limits]\nconnections_per_address = 1\n"));
     taken(&gateway).await;
-    let answer = crate::support::raw(gateway.traffic, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert_eq!(answer, "", "the address has its connection already");
+    let mut second = TcpStream::connect(gateway.traffic).await.unwrap();
+    let read = tokio::time::timeout(PATIENCE, second.read(&mut [0])).await.expect("closed at once");
+    assert!(!matches!(read, Ok(1..)), "the address has its connection already");
     drop(socket);
     page.write(&base);
     taken(&gateway).await;
