@@ -15,7 +15,7 @@ mod routing; // routes and upstreams
 pub(crate) use effective::effective;
 pub(crate) use example::example;
 use policy::{ANONYMOUS, CLIENT, KEY, PLAN, STANDALONE};
-use process::{CONTROL, DRAIN, LIMITS, LISTEN, OPERATIONS, STORE};
+use process::{ACCESS_LOG, CONTROL, DRAIN, LIMITS, LISTEN, OPERATIONS, OVERLOAD, STORE};
 use routing::{ROUTE, UPSTREAM};
 
 use super::file::ENTRIES_MAX;
@@ -95,6 +95,8 @@ const FILE: &[Key] = &[
     key("listen", Kind::Named(LISTEN), "", "where traffic comes in"),
     key("operations", Kind::Table(OPERATIONS), "", "for operators").default("{}"),
     key("limits", Kind::Table(LIMITS), "", "bounds of connections and requests").default("{}"),
+    key("overload", Kind::Table(OVERLOAD), "", "more than a worker can handle").default("{}"),
+    key("access_log", Kind::Table(ACCESS_LOG), "", "a line for each answer"),
     key("drain", Kind::Table(DRAIN), "", "how the gateway ends").default("{}"),
     key("store", Kind::Table(STORE), "", "where buckets live").default("{}"),
     key("control", Kind::Table(CONTROL), "", "plans and keys from the control plane"),

@@ -1,7 +1,7 @@
 //! The commented file: every key with its default, or with a sample behind a comment sign.
 
 use super::policy::{ANONYMOUS, CLIENT, KEY, PLAN, STANDALONE};
-use super::process::{CONTROL, DRAIN, LIMITS, LISTEN, OPERATIONS, STORE};
+use super::process::{ACCESS_LOG, CONTROL, DRAIN, LIMITS, LISTEN, OPERATIONS, OVERLOAD, STORE};
 use super::routing::{PAIRING_KEYS, ROUTE, UPSTREAM};
 use super::{FILE, Key, Kind};
 
@@ -60,6 +60,8 @@ const PAGE: &[Part] = &[
     part("[operations]", OPERATIONS, Shown::All)
         .under("for operators: health, metrics, reload, what is in force"),
     part("[limits]", LIMITS, Shown::All).under("bounds"),
+    part("[overload]", OVERLOAD, Shown::All),
+    part("[access_log]", ACCESS_LOG, Shown::Off).under("a line for each answer"),
     part("[drain]", DRAIN, Shown::All),
     part("[store]", STORE, Shown::All).under("where buckets live"),
     part("[control]", CONTROL, Shown::Off).under("plans and keys from the control plane ..."),

@@ -60,24 +60,21 @@ pub(super) const OPERATIONS: &[Key] = &[
     ),
 ];
 
+pub(super) const BODY_BYTES: Kind =
+    Kind::Either(&[Kind::OneOf(&["unlimited"]), Kind::Whole(1, i64::MAX.unsigned_abs())]);
+
 pub(super) const LIMITS: &[Key] = &[
     key("head_bytes", Kind::Whole(8_192, 1_048_576), "16384", "longest request head: 431")
         .default("16384"),
     key("head_fields", Kind::Whole(1, 1_000), "100", "most header fields: 431").default("100"),
-    key(
-        "body_bytes",
-        Kind::Either(&[Kind::OneOf(&["unlimited"]), Kind::Whole(1, i64::MAX.unsigned_abs())]),
-        "\"unlimited\"",
-        "or a number of bytes: 413",
-    )
-    .default("\"unlimited\""),
-    key(
-        "head_time",
-        Kind::Time,
-        "\"10s\"",
-        "longest wait for a whole request head, also for its first byte",
-    )
-    .default("\"10s\""),
+    key("body_bytes", BODY_BYTES, "\"unlimited\"", "or a number of bytes: 413")
+        .default("\"unlimited\""),
+    key("first_byte", Kind::Time, "\"10s\"", "longest wait for a connection's first bytes")
+        .default("\"10s\""),
+    key("head_time", Kind::Time, "\"10s\"", "longest wait for a whole request head")
+        .default("\"10s\""),
+    key("idle", Kind::Time, "\"60s\"", "longest wait for a connection's next request")
+        .default("\"60s\""),
     key("handshake_time", Kind::Time, "\"10s\"", "longest wait for a TLS handshake")
         .default("\"10s\""),
     key(
@@ -106,12 +103,53 @@ pub(super) const LIMITS: &[Key] = &[
     )
     .default("\"none\""),
     key(
+        "x_ratelimit",
+        Kind::OneOf(&["refusals", "always"]),
+        "\"always\"",
+        "or \"always\": admitted requests are told X-RateLimit-* too",
+    )
+    .default("\"refusals\""),
+    key(
         "region_share",
         Kind::Share { above_zero: true },
         "1",
         "this region's part of every plan, where each has a store of its own",
     )
     .default("1"),
+];
+
+pub(super) const OVERLOAD: &[Key] = &[
+    key(
+        "shed",
+        Kind::Flag,
+        "true",
+        "more than a worker can handle in time: 503, before anything is charged",
+    )
+    .default("true"),
+    key("target", Kind::Time, "\"5ms\"", "longest wait for the worker that is no sign of it ...")
+        .default("\"5ms\""),
+    key("interval", Kind::Time, "\"100ms\"", "... unless no wait of an interval was shorter")
+        .default("\"100ms\""),
+];
+
+pub(super) const ACCESS_LOG: &[Key] = &[
+    key("to", Kind::Text, "\"stdout\"", "or \"stderr\", or a file").needed(),
+    key("format", Kind::OneOf(&["json", "text"]), "\"json\"", "or \"text\"").default("\"json\""),
+    key(
+        "sample",
+        Kind::Share { above_zero: false },
+        "1",
+        "the part of the answers that leave a line",
+    )
+    .default("1"),
+    key(
+        "sample_errors",
+        Kind::Share { above_zero: false },
+        "1",
+        "the same for refusals and failures",
+    )
+    .default("1"),
+    key("query", Kind::Flag, "false", "with the target's query").default("false"),
 ];
 
 pub(super) const DRAIN: &[Key] = &[

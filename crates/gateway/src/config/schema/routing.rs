@@ -1,6 +1,7 @@
 //! Keys of routes and upstreams.
 
 use super::policy::FAILURE;
+use super::process::BODY_BYTES;
 use super::{Key, Kind, NAME, key};
 
 const MILLION: u64 = 1_000_000;
@@ -69,8 +70,23 @@ pub(super) const ROUTE: &[Key] = &[
         "or closed, local, coarse, open: replaces the plan's",
     )
     .default("\"plan\""),
+    key(
+        "headers",
+        Kind::Labels,
+        "{ x-channel = \"beta\" }",
+        "only requests with this field; \"*\": any value",
+    ),
     key("strip_prefix", Kind::Flag, "true", "the service does not see the path's prefix")
         .default("false"),
+    key("rewrite", Kind::Spelled("^/"), "\"/v2\"", "... or sees this in its place"),
+    key("body_bytes", BODY_BYTES, "1000000", "this route's own; else that of [limits]"),
+    key("head_timeout", Kind::Time, "\"5s\"", "this route's own; else the upstream's"),
+    key(
+        "total_timeout",
+        Kind::Either(&[Kind::OneOf(&["none"]), Kind::Time]),
+        "\"20s\"",
+        "this route's own; else the upstream's",
+    ),
     key(
         "cors",
         CORS,
