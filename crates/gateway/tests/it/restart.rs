@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::support::caller::request;
 use crate::support::program::{Program, is_alive};
 use crate::support::service::text;
-use crate::support::socket::{Echo, handshake, head};
+use crate::support::socket::{Echo, field, handshake, head};
 use crate::support::{KEY, PATIENCE, Service, eventually, file, get, raw};
 
 const PLAN: &str = "unlimited = true";
@@ -173,6 +173,64 @@ async fn what_waits_in_the_kernel_is_accepted_by_the_new_process() {
     assert!(is_alive(old), "while the old one still waits for its service");
     held.write_all(format!("{answer}hello").as_bytes()).await.unwrap();
     assert!(call.await.unwrap().ends_with("hello"));
+    assert_eq!(program.ended(old).await, Some(0));
+}
+
+#[tokio::test]
+async fn open_connections_are_told_to_close_and_closed_when_they_stay_idle() {
+    let service = Service::hello().await;
+    let mut program = Program::start(&with_grace(service.address)).await;
+    let open = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: acme-key\r\n\r\n";
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(program.traffic).await.unwrap();
+        stream.write_all(open.as_bytes()).await.unwrap();
+        let told = head(&mut stream).await;
+        assert_eq!(field(&told, "connection"), "", "{told}");
+        stream.read_exact(&mut [0; 5]).await.unwrap();
+        streams.push(stream);
+    }
+    let [mut used, mut idle] = <[TcpStream; 2]>::try_from(streams).unwrap();
+    let old = program.succeed().await;
+    used.write_all(open.as_bytes()).await.unwrap();
+    let told = head(&mut used).await;
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    assert_eq!(field(&told, "connection"), "close");
+    for stream in [&mut used, &mut idle] {
+        let mut rest = Vec::new();
+        timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed").unwrap();
+        assert!(rest.is_empty() || rest == b"hello", "{rest:?}");
+    }
+    assert_eq!(program.ended(old).await, Some(0));
+}
+
+#[tokio::test]
+async fn an_http2_connection_ends_when_its_requests_have_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut program = Program::start(&file(PLAN, "", listener.local_addr().unwrap())).await;
+    let stream = TcpStream::connect(program.traffic).await.unwrap();
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake::<_, _, Full<Bytes>>(executor, TokioIo::new(stream))
+            .await
+            .unwrap();
+    let connection = daemon::tasks::spawn("connection", connection);
+    let asked = request("GET", "http://api.test/", &[("x-api-key", KEY)]);
+    let call = daemon::tasks::spawn("call", async move {
+        let sent = sender.send_request(asked).await.unwrap();
+        (sent.status(), sent.into_body().collect().await.unwrap().to_bytes(), sender)
+    });
+    let (mut held, _) = listener.accept().await.unwrap();
+    assert!(head(&mut held).await.starts_with("GET / "));
+    let old = program.succeed().await;
+    assert!(is_alive(old), "it waits for its request");
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+    held.write_all(answer.as_bytes()).await.unwrap();
+    // The caller would keep its connection: it is the gateway that ends it.
+    let (status, body, _kept) = timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!((status.as_u16(), body.as_ref()), (200, &b"hello"[..]));
+    let ended = timeout(PATIENCE, connection).await.expect("the connection ends").unwrap();
+    assert!(ended.is_ok(), "{ended:?}");
     assert_eq!(program.ended(old).await, Some(0));
 }
 
