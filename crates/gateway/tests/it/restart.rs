@@ -14,9 +14,9 @@ use tokio::time::timeout;
 
 use crate::support::caller::request;
 use crate::support::program::{Program, is_alive};
-use crate::support::service::text;
+use crate::support::service::{nobody, text};
 use crate::support::socket::{Echo, field, handshake, head};
-use crate::support::{KEY, PATIENCE, Service, eventually, file, get, raw};
+use crate::support::{HEAD, KEY, PATIENCE, Service, eventually, file, get, raw};
 
 const PLAN: &str = "unlimited = true";
 const ASKED: &str = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: acme-key\r\nconnection: close\r\n\r\n";
@@ -97,6 +97,35 @@ async fn a_new_process_that_dies_leaves_the_old_one_serving_and_the_log_says_why
     std::fs::write(program.file(), &text).unwrap();
     let old = program.succeed().await;
     assert_eq!(program.ended(old).await, Some(0), "a better file is taken over");
+}
+
+#[tokio::test]
+async fn a_new_process_without_a_policy_answers_nobody_and_ends_with_the_old_one() {
+    let service = Service::hello().await;
+    let mut program = Program::start(&file(PLAN, "", service.address)).await;
+    let beside = |name: &str| program.file().with_file_name(name);
+    std::fs::write(beside("pepper"), [7; 32]).unwrap();
+    std::fs::write(beside("token"), "a token of more than thirty-two bytes").unwrap();
+    let (plane, at) = (nobody().await, service.address);
+    let text = format!(
+        "{HEAD}[control]\nplans_api = \"http://{plane}\"\ntoken_file = \"token\"\n\
+         pepper_file = \"pepper\"\n[[route]]\npath = \"/\"\nupstream = \"up\"\n\
+         [upstream.up]\nendpoints = [\"{at}\"]\n"
+    );
+    std::fs::write(program.file(), text).unwrap();
+    program.signal(Signal::USR2);
+    program.logged("taken over listener=\"main\"").await;
+    // It has all sockets; whatever it accepted would wait, or be told that there is no policy.
+    for _ in 0..30 {
+        let reply = get(program.traffic, "/", &[("x-api-key", KEY)]).await;
+        assert_eq!((reply.status, reply.header("connection")), (200, ""));
+        assert_eq!(get(program.operations, "/readyz", &[]).await.status, 200);
+    }
+    let waiting = program.started();
+    assert!(waiting.len() == 1 && is_alive(waiting[0]), "{waiting:?}\n{}", program.log());
+    program.signal(Signal::TERM);
+    assert_eq!(program.ended(program.pid).await, Some(0));
+    assert!(!is_alive(waiting[0]), "it is not left behind");
 }
 
 #[tokio::test]
