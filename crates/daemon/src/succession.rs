@@ -108,10 +108,10 @@ pub(crate) async fn heed(mut asked: Successions, context: &Context, start: &Star
         }
         match hand_over(context, start).await {
             Ok(pid) => {
-                context.sockets.hand_over();
-                context.manager.succeeded_by(pid);
                 tracing::info!(pid, "a new process serves; draining");
+                context.sockets.hand_over();
                 context.drain.start();
+                context.manager.succeeded_by(pid);
             }
             Err(error) => {
                 let error = chain(&error);

@@ -14,9 +14,9 @@ use tokio::time::timeout;
 
 use crate::support::caller::request;
 use crate::support::program::{Program, is_alive};
-use crate::support::service::text;
-use crate::support::socket::{Echo, handshake, head};
-use crate::support::{KEY, PATIENCE, Service, eventually, file, get, raw};
+use crate::support::service::{nobody, text};
+use crate::support::socket::{Echo, field, handshake, head};
+use crate::support::{HEAD, KEY, PATIENCE, Service, eventually, file, get, raw};
 
 const PLAN: &str = "unlimited = true";
 const ASKED: &str = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: acme-key\r\nconnection: close\r\n\r\n";
@@ -100,6 +100,35 @@ async fn a_new_process_that_dies_leaves_the_old_one_serving_and_the_log_says_why
 }
 
 #[tokio::test]
+async fn a_new_process_without_a_policy_answers_nobody_and_ends_with_the_old_one() {
+    let service = Service::hello().await;
+    let mut program = Program::start(&file(PLAN, "", service.address)).await;
+    let beside = |name: &str| program.file().with_file_name(name);
+    std::fs::write(beside("pepper"), [7; 32]).unwrap();
+    std::fs::write(beside("token"), "a token of more than thirty-two bytes").unwrap();
+    let (plane, at) = (nobody().await, service.address);
+    let text = format!(
+        "{HEAD}[control]\nplans_api = \"http://{plane}\"\ntoken_file = \"token\"\n\
+         pepper_file = \"pepper\"\n[[route]]\npath = \"/\"\nupstream = \"up\"\n\
+         [upstream.up]\nendpoints = [\"{at}\"]\n"
+    );
+    std::fs::write(program.file(), text).unwrap();
+    program.signal(Signal::USR2);
+    program.logged("taken over listener=\"main\"").await;
+    // It has all sockets; whatever it accepted would wait, or be told that there is no policy.
+    for _ in 0..30 {
+        let reply = get(program.traffic, "/", &[("x-api-key", KEY)]).await;
+        assert_eq!((reply.status, reply.header("connection")), (200, ""));
+        assert_eq!(get(program.operations, "/readyz", &[]).await.status, 200);
+    }
+    let waiting = program.started();
+    assert!(waiting.len() == 1 && is_alive(waiting[0]), "{waiting:?}\n{}", program.log());
+    program.signal(Signal::TERM);
+    assert_eq!(program.ended(program.pid).await, Some(0));
+    assert!(!is_alive(waiting[0]), "it is not left behind");
+}
+
+#[tokio::test]
 async fn the_program_that_is_at_its_path_by_then_is_what_runs_next() {
     let service = Service::hello().await;
     let folder = tempfile::tempdir().unwrap();
@@ -173,6 +202,64 @@ async fn what_waits_in_the_kernel_is_accepted_by_the_new_process() {
     assert!(is_alive(old), "while the old one still waits for its service");
     held.write_all(format!("{answer}hello").as_bytes()).await.unwrap();
     assert!(call.await.unwrap().ends_with("hello"));
+    assert_eq!(program.ended(old).await, Some(0));
+}
+
+#[tokio::test]
+async fn open_connections_are_told_to_close_and_closed_when_they_stay_idle() {
+    let service = Service::hello().await;
+    let mut program = Program::start(&with_grace(service.address)).await;
+    let open = "GET / HTTP/1.1\r\nhost: a\r\nx-api-key: acme-key\r\n\r\n";
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(program.traffic).await.unwrap();
+        stream.write_all(open.as_bytes()).await.unwrap();
+        let told = head(&mut stream).await;
+        assert_eq!(field(&told, "connection"), "", "{told}");
+        stream.read_exact(&mut [0; 5]).await.unwrap();
+        streams.push(stream);
+    }
+    let [mut used, mut idle] = <[TcpStream; 2]>::try_from(streams).unwrap();
+    let old = program.succeed().await;
+    used.write_all(open.as_bytes()).await.unwrap();
+    let told = head(&mut used).await;
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    assert_eq!(field(&told, "connection"), "close");
+    for stream in [&mut used, &mut idle] {
+        let mut rest = Vec::new();
+        timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed").unwrap();
+        assert!(rest.is_empty() || rest == b"hello", "{rest:?}");
+    }
+    assert_eq!(program.ended(old).await, Some(0));
+}
+
+#[tokio::test]
+async fn an_http2_connection_ends_when_its_requests_have_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut program = Program::start(&file(PLAN, "", listener.local_addr().unwrap())).await;
+    let stream = TcpStream::connect(program.traffic).await.unwrap();
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake::<_, _, Full<Bytes>>(executor, TokioIo::new(stream))
+            .await
+            .unwrap();
+    let connection = daemon::tasks::spawn("connection", connection);
+    let asked = request("GET", "http://api.test/", &[("x-api-key", KEY)]);
+    let call = daemon::tasks::spawn("call", async move {
+        let sent = sender.send_request(asked).await.unwrap();
+        (sent.status(), sent.into_body().collect().await.unwrap().to_bytes(), sender)
+    });
+    let (mut held, _) = listener.accept().await.unwrap();
+    assert!(head(&mut held).await.starts_with("GET / "));
+    let old = program.succeed().await;
+    assert!(is_alive(old), "it waits for its request");
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+    held.write_all(answer.as_bytes()).await.unwrap();
+    // The caller would keep its connection: it is the gateway that ends it.
+    let (status, body, _kept) = timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!((status.as_u16(), body.as_ref()), (200, &b"hello"[..]));
+    let ended = timeout(PATIENCE, connection).await.expect("the connection ends").unwrap();
+    assert!(ended.is_ok(), "{ended:?}");
     assert_eq!(program.ended(old).await, Some(0));
 }
 

@@ -103,7 +103,7 @@ impl Program {
     }
 
     /// Successors that were started, by what the log says.
-    fn started(&self) -> Vec<u32> {
+    pub(crate) fn started(&self) -> Vec<u32> {
         let log = self.log();
         let lines = log.lines().filter(|line| line.contains("a new process is starting"));
         lines
