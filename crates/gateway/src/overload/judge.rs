@@ -18,6 +18,8 @@ use crate::config::OverloadRules;
 
 /// Fewest late looks in a row: a pause of the whole process is one look, however long.
 const LATE_LOOKS_MIN: u32 = 4;
+/// So many may always be under way: where fewer wait, it is not their number that makes them wait.
+const ROOM_MIN: usize = 16;
 /// The bound moves by a part of itself.
 const STEP: usize = 10;
 /// About what a refusal takes; only its order of magnitude matters.
@@ -79,10 +81,11 @@ impl Judge {
 
     fn begun(&self, seen: &Seen) -> Option<Shedding> {
         let late_for = seen.now.duration_since(self.late_since?);
-        if self.late_looks < LATE_LOOKS_MIN || late_for < self.rules.interval {
+        let few = seen.under_way <= ROOM_MIN;
+        if few || self.late_looks < LATE_LOOKS_MIN || late_for < self.rules.interval {
             return None;
         }
-        let room = part(seen.under_way, self.rules.target, seen.delay).max(1);
+        let room = part(seen.under_way, self.rules.target, seen.delay).max(ROOM_MIN);
         tracing::warn!(delay_ms = millis(seen.delay), room, "overload: the worker sheds requests");
         Some(Shedding { room, looked: seen.now, shed: seen.shed, last_shed: seen.now })
     }
@@ -99,7 +102,7 @@ impl Judge {
         let helps = refusing.saturating_mul(REFUSING_MAX) <= passed;
         let room = if late && helps {
             let room = before.room.min(seen.under_way);
-            room.saturating_sub(room.div_ceil(STEP)).max(1)
+            room.saturating_sub(room.div_ceil(STEP)).max(ROOM_MIN)
         } else {
             // Those that wait for a slow service use no time of the worker: they take no room.
             let room = before.room.max(seen.under_way);
@@ -178,8 +181,17 @@ mod tests {
     fn waits_that_are_never_short_are_overload_and_the_bound_keeps_what_meets_the_target() {
         let (_, room) = Looks::overloaded(20 * MS, 400);
         assert_eq!(room, 100);
-        let (_, room) = Looks::overloaded(20 * MS, 1);
-        assert_eq!(room, 1, "some always pass");
+        let (mut looks, room) = Looks::overloaded(20 * MS, 40);
+        assert_eq!(room, ROOM_MIN, "some always pass");
+        assert_eq!(looks.look(20 * MS, room, 5), Some(ROOM_MIN));
+    }
+
+    #[test]
+    fn a_few_that_wait_long_are_no_overload() {
+        let mut looks = Looks::new();
+        for _ in 0..100 {
+            assert_eq!(looks.look(50 * MS, ROOM_MIN, 0), None);
+        }
     }
 
     #[test]
