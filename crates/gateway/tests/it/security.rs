@@ -9,6 +9,7 @@ mod leaving; // upgrades that are none
 mod own_ports; // what is no service
 mod refusals; // answers that tell no more than they must
 mod slowness; // callers that take their time
+mod silence; // what no log says
 mod sizes; // heads that are too large
 mod versions; // TLS
 
