@@ -86,7 +86,7 @@ impl Extent {
                 samples: QUICK_SAMPLES_MIN,
                 restarts: QUICK_RESTARTS,
                 rate: QUICK_RATE,
-                held: Size { sockets: 200, left: 5, requests: 20, promised: drain(6) },
+                held: Size { sockets: 200, left: 5, requests: 20, reloads: 3, promised: drain(6) },
                 late: Duration::from_secs(2),
             }
         } else {
@@ -94,7 +94,13 @@ impl Extent {
                 samples: SAMPLES_MIN,
                 restarts: RESTARTS,
                 rate: RATE,
-                held: Size { sockets: 4_000, left: 20, requests: 200, promised: drain(25) },
+                held: Size {
+                    sockets: 4_000,
+                    left: 20,
+                    requests: 200,
+                    reloads: 20,
+                    promised: drain(25),
+                },
                 late: Duration::from_secs(10),
             }
         }
@@ -258,6 +264,7 @@ fn judged(sum: &Sum, held: &Held, extent: &Extent, report: &mut Report) {
     report.require("refused_connections", number(sum.refused), none);
     report.require("doubled", number(sum.doubled), none);
     report.require("websockets_cut", float(held.sockets_cut), none);
+    report.require("websockets_cut_on_reload", float(held.sockets_cut_on_reload), none);
     report.require("long_requests_failed", float(held.requests_failed), none);
     report.require("outlived_finish", float(held.sockets_left), none);
     report.require("unclean_ends", number(sum.unclean + held.unclean), none);
@@ -265,10 +272,11 @@ fn judged(sum: &Sum, held: &Held, extent: &Extent, report: &mut Report) {
     report.limit("in_place_restarts", restarts);
     report.limit("rolling_restarts", restarts);
     report.field("answered_but_not_arrived", json!(sum.not_arrived));
+    report.field("reloads", json!(held.reloads));
     report.field("websockets", json!(held.sockets));
     report.field("long_requests", json!(held.requests));
     report.note(
-        "websockets_cut: over an in-place restart and over a drain, looked at well before the end \
-         of `finish`; those that nobody closes must end with it",
+        "websockets_cut: over reloads, then an in-place restart or a drain, looked at well before \
+         the end of `finish`; those that nobody closes must end with it; _on_reload: before the end",
     );
 }

@@ -249,7 +249,8 @@ fn keep_reloading<S: BucketStore>(
 ) -> Result<Option<Arc<Reloader<S>>>, Failure> {
     if let Some(reloader) = &reloader {
         let hangups = context.hangups().map_err(Failure::other)?;
-        let reloads = Arc::clone(reloader).run(hangups, context.drain.clone());
+        let (manager, drain) = (context.manager.clone(), context.drain.clone());
+        let reloads = Arc::clone(reloader).run(hangups, manager, drain);
         context.tasks.spawn("configuration", reloads);
     }
     Ok(reloader)

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use daemon::{Drain, Hangups};
+use daemon::{Drain, Hangups, Manager};
 use edge::limiter::store::BucketStore;
 use edge::limiter::{Clock, Timestamp};
 use tokio::sync::Mutex as AsyncMutex;
@@ -137,14 +137,18 @@ impl<S: BucketStore> Reloader<S> {
     }
 
     /// Does what signals and the file ask for, until the drain.
-    pub(crate) async fn run(self: Arc<Self>, mut hangups: Hangups, drain: Drain) {
+    pub(crate) async fn run(self: Arc<Self>, mut hangups: Hangups, manager: Manager, drain: Drain) {
         let mut ended = std::pin::pin!(drain.started());
         loop {
             tokio::select! {
                 () = &mut ended => return,
                 () = hangups.next() => {
+                    manager.reloading("reading its configuration anew");
                     // What became of it is logged and kept.
                     let _told = self.reload(Asked::Signal).await;
+                    if self.shared.edge.is_ready() {
+                        manager.ready();
+                    }
                 }
                 () = tokio::time::sleep(LOOK_EVERY) => self.look().await,
             }

@@ -184,6 +184,17 @@ impl Member {
         Ok(())
     }
 
+    /// Adds a route to its file, and waits until it has taken that.
+    pub async fn reload(&mut self, number: u64) -> anyhow::Result<()> {
+        let mut file = std::fs::File::options().append(true).open(&self.file)?;
+        let route = format!("[[route]]\npath = \"/spare-{number}\"\nupstream = \"{ECHO}\"\n");
+        std::io::Write::write_all(&mut file, route.as_bytes())?;
+        self.signal(Signal::HUP)?;
+        self.told("RELOADING=1").await?;
+        self.told("READY=1").await?;
+        Ok(())
+    }
+
     /// Tells it to end, and does not wait for that.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         let pid = self.signal(Signal::TERM)?;

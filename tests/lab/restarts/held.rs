@@ -29,6 +29,8 @@ pub struct Size {
     /// Among them those that nobody closes.
     pub left: usize,
     pub requests: usize,
+    /// Times that the gateway takes another file before it ends.
+    pub reloads: u64,
     /// What is promised.
     pub promised: Drain,
 }
@@ -54,6 +56,8 @@ impl End {
 pub struct Held {
     pub sockets: usize,
     pub sockets_cut: usize,
+    pub sockets_cut_on_reload: usize,
+    pub reloads: u64,
     pub sockets_left: usize,
     pub requests: usize,
     pub requests_failed: usize,
@@ -88,6 +92,7 @@ impl Held {
             Ok((late == size.requests).then_some(()))
         })
         .await?;
+        let cut_on_reload = reload(&mut gateway, &mut sockets, size.reloads, &behind.key).await?;
         anyhow::ensure!(requests.try_join_next().is_none(), "a long request was not long enough");
         match end {
             End::InPlace => gateway.succeed().await?,
@@ -115,6 +120,7 @@ impl Held {
         gateway.gone(promised.finish + CUT_LATE_MAX).await?;
         report.round(json!({
             "held": end.name(), "sockets": size.sockets, "sockets_cut": cut,
+            "reloads": size.reloads, "sockets_cut_on_reload": cut_on_reload,
             "requests": size.requests, "requests_failed": failed, "outlived_finish": outlived,
             "answered_after_s": answered_after.as_secs_f64(),
             "looked_after_s": looked_after.as_secs_f64(),
@@ -125,12 +131,30 @@ impl Held {
         }
         self.sockets += size.sockets;
         self.sockets_cut += cut;
+        self.sockets_cut_on_reload += cut_on_reload;
+        self.reloads += size.reloads;
         self.sockets_left += outlived;
         self.requests += size.requests;
         self.requests_failed += failed;
         self.unclean += gateway.unclean;
         Ok(())
     }
+}
+
+/// Has the gateway take so many new files; how many of the sockets are silent then.
+async fn reload(
+    gateway: &mut Member,
+    sockets: &mut [Socket],
+    times: u64,
+    key: &str,
+) -> anyhow::Result<usize> {
+    for number in 0..times {
+        gateway.reload(number).await?;
+    }
+    let newest = format!("spare-{}", times.saturating_sub(1));
+    let mut newest = Socket::open(gateway.traffic, &newest, key).await?;
+    anyhow::ensure!(newest.echoes(1).await, "the last reload was not taken");
+    Ok(echo(sockets, 3).await)
 }
 
 /// Opens so many.
