@@ -247,8 +247,8 @@ def grpc_service():
 
 
 @contextlib.contextmanager
-def gateway(weir, upstream):
-    """`weir dev --upstream`, with a plan that is never used up."""
+def gateway(weir, upstream, burst="10000@10000/s"):
+    """`weir dev --upstream`, with a plan that is never used up unless said otherwise."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CONFIG_HOME": folder}
         environment.pop("CARGO", None)
@@ -265,7 +265,7 @@ def gateway(weir, upstream):
                 with contextlib.suppress(json.JSONDecodeError):
                     said = json.loads(text)
             subprocess.run(
-                [weir, "plan", "set", "demo", "--burst", "10000@10000/s", "--reason", "clients", "--wait"],
+                [weir, "plan", "set", "demo", "--burst", burst, "--reason", "clients", "--wait"],
                 cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment,
             )
             yield said["gateway"], said["key"]
@@ -497,6 +497,41 @@ def grpc_scenes(target, key):
     return out
 
 
+# ---------------------------------------------------------------- refusals as clients see them
+
+
+def refused_over_http(base, key):
+    with httpx.Client(headers={"x-api-key": key}) as client:
+        first, second = (client.get(base + "/seen") for _ in range(2))
+    body = second.json()
+    return {
+        "admitted": first.status_code,
+        "refused": [second.status_code, body["code"], body["retry_after"] == int(second.headers["retry-after"])],
+    }
+
+
+async def refused_over_websocket(base, key):
+    try:
+        async with connect(base.replace("http://", "ws://") + "/chat", additional_headers={"x-api-key": key}):
+            return {"refused": "accepted"}
+    except websockets.InvalidStatus as refused:
+        return {"refused": [refused.response.status_code, "retry-after" in refused.response.headers]}
+
+
+def refused_over_grpc(target, key):
+    out = {}
+    with grpc.insecure_channel(target) as channel:
+        call = channel.unary_unary("/test.Service/Unary", bytes, bytes)
+        call(b"x", metadata=(("x-api-key", key),), timeout=20)
+        for name, shown in [("used up", key), ("unknown key", "nobodys"), ("no key", None)]:
+            try:
+                call(b"x", metadata=(("x-api-key", shown),) if shown else (), timeout=20)
+            except grpc.RpcError as error:
+                told = dict(error.initial_metadata() or ()) | dict(error.trailing_metadata() or ())
+                out[name] = [error.code().name, int(told.get("grpc-retry-pushback-ms", 0)) > 0]
+    return out
+
+
 # ---------------------------------------------------------------- comparing
 
 
@@ -547,6 +582,17 @@ async def main(weir):
             direct = await run(grpc_scenes, service, key)
             through = await run(grpc_scenes, base.removeprefix("http://"), key)
             compare("grpcio", direct, through, found)
+        with gateway(weir, f"grpc://{service}", "1@1/h") as (base, key):
+            expected = {"used up": ["RESOURCE_EXHAUSTED", True],
+                        "unknown key": ["UNAUTHENTICATED", False], "no key": ["UNAUTHENTICATED", False]}
+            got = await run(refused_over_grpc, base.removeprefix("http://"), key)
+            compare("refused over gRPC", expected, got, found)
+    async with http_service() as service:
+        with gateway(weir, service, "1@1/h") as (base, key):
+            expected = {"admitted": 200, "refused": [429, "quota_exceeded", True]}
+            compare("refused over HTTP", expected, await run(refused_over_http, base, key), found)
+            got = await refused_over_websocket(base, key)
+            compare("refused over WebSocket", {"refused": [429, True]}, got, found)
     print(f"{'failed' if found else 'ok'}: {len(found)} differences")
     return 1 if found else 0
 

@@ -105,6 +105,36 @@ mod tests {
         }
     }
 
+    /// Three names of two machines.
+    #[derive(Debug)]
+    struct Names;
+
+    impl Resolve for Names {
+        fn resolve<'a>(&'a self, name: &'a str) -> Resolving<'a> {
+            let (host, port) = name.rsplit_once(':').unwrap();
+            let ip = if host == "orders" { "10.0.0.2" } else { "10.0.0.1" };
+            let found = vec![format!("{ip}:{port}").parse().unwrap()];
+            Box::pin(async { Ok(found) })
+        }
+    }
+
+    #[tokio::test]
+    async fn s33_the_control_plane_is_no_service_under_any_name() {
+        let urls = ["http://plans:8081", "https://shadow/"];
+        let own = "127.0.0.1:9080".parse().unwrap();
+        let names = NotOwn::new(Arc::new(Names), own, urls.into_iter());
+        for (endpoint, has_address) in [
+            ("plans:8081", false),
+            ("alias:8081", false),
+            ("alias:443", false),
+            ("alias:8082", true),
+            ("orders:8081", true),
+        ] {
+            let found = names.resolve(endpoint).await;
+            assert_eq!(found.is_ok(), has_address, "{endpoint}: {found:?}");
+        }
+    }
+
     #[test]
     fn a_base_url_names_a_host_and_a_port() {
         for (url, expected) in [

@@ -94,7 +94,9 @@ fn huffman_digits(bytes: &[u8]) -> u16 {
 
 #[tokio::test]
 async fn s16_the_same_over_http2_and_a_block_that_unfolds_is_no_way_around_it() {
-    let (gateway, service) = world().await;
+    // A service that takes heads of any size, so that it is not the one that refuses.
+    let service = Scripted::new(|_| Act::Say(OK)).await;
+    let gateway = Gateway::start(&text(service.address)).await;
     let long = "y".repeat(16_000);
     let many: Vec<(String, &str)> = (0..101).map(|n| (format!("x-{n}"), "1")).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (&**name, *value)).collect();
@@ -102,7 +104,7 @@ async fn s16_the_same_over_http2_and_a_block_that_unfolds_is_no_way_around_it() 
     let target = format!("/{}", "p".repeat(8 * 1024));
     let fits = request("GET", "/", &[key]);
     assert_eq!(status_over_http2(gateway.traffic, &[fits]).await, 200);
-    assert_eq!(service.take_targets(), ["/"]);
+    assert_eq!(service.arrived().len(), 1);
     for (what, blocks, statuses) in [
         ("list", vec![request("GET", "/", &[key, ("x", &long)]), block(&[("y", &long)])], [431, 0]),
         ("fields", vec![request("GET", "/", &[&[key], &many[..]].concat())], [431, 431]),
@@ -111,7 +113,7 @@ async fn s16_the_same_over_http2_and_a_block_that_unfolds_is_no_way_around_it() 
     ] {
         let status = status_over_http2(gateway.traffic, &blocks).await;
         assert!(statuses.contains(&status), "{what}: {status}");
-        assert_eq!(service.take_targets(), Vec::<String>::new(), "{what}");
+        assert_eq!(service.arrived().len(), 1, "{what} arrived");
     }
 }
 
