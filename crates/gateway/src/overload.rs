@@ -21,6 +21,8 @@ use crate::reply::Problem;
 
 mod judge; // from waits to a bound
 mod metrics; // what is counted
+#[cfg(test)]
+mod model; // a worker on a clock of events
 
 use judge::{Judge, Seen};
 use metrics::OfWorker;

@@ -2,8 +2,8 @@
 //! under way then.
 //!
 //! Overload is a wait above the target at every look of a whole interval. The first bound is the
-//! part of what is under way that would have met the target; after that a tenth less while looks
-//! are late and a tenth more while they are not, so that the wait settles at the target and the
+//! part of what is under way that would have met the target; after that a tenth less while one of
+//! the last looks was late and a tenth more while none was, so that the wait settles at the target and the
 //! worker is never without work. It ends when nothing had to be refused for an interval.
 //!
 //! Refusing takes time too. Where refusals alone make a worker late, a smaller bound would only
@@ -18,8 +18,11 @@ use crate::config::OverloadRules;
 
 /// Fewest late looks in a row: a pause of the whole process is one look, however long.
 const LATE_LOOKS_MIN: u32 = 4;
+/// A request passes its worker about so often, and those that came together go on together: its
+/// waits differ, and the longest of so many looks counts.
+const PASSES: usize = 4;
 /// So many may always be under way: where fewer wait, it is not their number that makes them wait.
-const ROOM_MIN: usize = 16;
+const ROOM_MIN: usize = 8;
 /// The bound moves by a part of itself.
 const STEP: usize = 10;
 /// About what a refusal takes; only its order of magnitude matters.
@@ -46,6 +49,9 @@ pub(super) struct Judge {
     rules: OverloadRules,
     late_since: Option<Instant>,
     late_looks: u32,
+    /// The last waits, in no order.
+    waits: [Duration; PASSES],
+    looks: usize,
     shedding: Option<Shedding>,
 }
 
@@ -55,12 +61,16 @@ struct Shedding {
     looked: Instant,
     shed: u64,
     last_shed: Instant,
+    /// What refusals took of the time that passed, both fading away.
+    refusing: Duration,
+    passed: Duration,
 }
 
 impl Judge {
     /// Who has seen nothing yet.
     pub(super) fn new(rules: OverloadRules) -> Judge {
-        Judge { rules, late_since: None, late_looks: 0, shedding: None }
+        let waits = [Duration::ZERO; PASSES];
+        Judge { rules, late_since: None, late_looks: 0, waits, looks: 0, shedding: None }
     }
 
     /// Most requests under way from now on; `None` if there is no overload.
@@ -72,6 +82,11 @@ impl Judge {
         } else {
             (self.late_looks, self.late_since) = (0, None);
         }
+        if let Some(wait) = self.waits.get_mut(self.looks % PASSES) {
+            *wait = seen.delay;
+        }
+        self.looks = self.looks.wrapping_add(1);
+        let late = self.waits.iter().any(|wait| self.rules.target < *wait);
         self.shedding = match self.shedding {
             None => self.begun(seen),
             Some(shedding) => self.moved(shedding, seen, late),
@@ -87,7 +102,14 @@ impl Judge {
         }
         let room = part(seen.under_way, self.rules.target, seen.delay).max(ROOM_MIN);
         tracing::warn!(delay_ms = millis(seen.delay), room, "overload: the worker sheds requests");
-        Some(Shedding { room, looked: seen.now, shed: seen.shed, last_shed: seen.now })
+        Some(Shedding {
+            room,
+            looked: seen.now,
+            shed: seen.shed,
+            last_shed: seen.now,
+            refusing: Duration::ZERO,
+            passed: Duration::ZERO,
+        })
     }
 
     fn moved(&self, before: Shedding, seen: &Seen, late: bool) -> Option<Shedding> {
@@ -97,8 +119,12 @@ impl Judge {
             tracing::info!("the worker keeps up again and sheds no more");
             return None;
         }
-        let refusing = REFUSAL.saturating_mul(u32::try_from(refused).unwrap_or(u32::MAX));
-        let passed = seen.now.duration_since(before.looked);
+        // Those that came during a long turn are refused in the next one: only a few looks together
+        // tell the share.
+        let fading = |time: Duration| time * 3 / 4;
+        let refusing = fading(before.refusing)
+            + REFUSAL.saturating_mul(u32::try_from(refused).unwrap_or(u32::MAX));
+        let passed = fading(before.passed) + seen.now.duration_since(before.looked);
         let helps = refusing.saturating_mul(REFUSING_MAX) <= passed;
         let room = if late && helps {
             let room = before.room.min(seen.under_way);
@@ -108,7 +134,7 @@ impl Judge {
             let room = before.room.max(seen.under_way);
             room.saturating_add(room.div_ceil(STEP))
         };
-        Some(Shedding { room, looked: seen.now, shed: seen.shed, last_shed })
+        Some(Shedding { room, looked: seen.now, shed: seen.shed, last_shed, refusing, passed })
     }
 }
 
@@ -181,7 +207,7 @@ mod tests {
     fn waits_that_are_never_short_are_overload_and_the_bound_keeps_what_meets_the_target() {
         let (_, room) = Looks::overloaded(20 * MS, 400);
         assert_eq!(room, 100);
-        let (mut looks, room) = Looks::overloaded(20 * MS, 40);
+        let (mut looks, room) = Looks::overloaded(20 * MS, 20);
         assert_eq!(room, ROOM_MIN, "some always pass");
         assert_eq!(looks.look(20 * MS, room, 5), Some(ROOM_MIN));
     }
@@ -208,7 +234,7 @@ mod tests {
             }
             let settled = &rooms[200..];
             let (least, most) = (settled.iter().min().unwrap(), settled.iter().max().unwrap());
-            assert!(40 <= *least && *most <= 60, "{least} to {most}, after {begin}");
+            assert!(30 <= *least && *most <= 60, "{least} to {most}, after {begin}");
         }
     }
 
@@ -229,6 +255,9 @@ mod tests {
     fn those_that_wait_for_a_slow_service_do_not_shut_others_out() {
         let (mut looks, room) = Looks::overloaded(10 * MS, 5_000);
         assert_eq!(room, 2_500);
+        for _ in 0..PASSES {
+            looks.look(MS, 5_000, 50);
+        }
         let room = looks.look(MS, 5_000, 50).expect("something was refused just now");
         assert!(5_000 < room, "{room}");
     }
@@ -239,7 +268,7 @@ mod tests {
         // 1,000 refusals of 10 µs in 25 ms.
         let more = looks.look(20 * MS, room, 1_000).unwrap();
         assert!(room < more, "{room}, then {more}");
-        let less = looks.look(20 * MS, more, 100).unwrap();
-        assert!(less < more, "{more}, then {less}");
+        let last = (0..20).fold(more, |room, _| looks.look(20 * MS, room, 100).unwrap());
+        assert!(last < more, "{more}, then {last}");
     }
 }
