@@ -133,6 +133,11 @@ pub struct Child {
 }
 
 impl Child {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_child(&self.child);

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
+use system_tests::origin;
 
 /// Becomes the part; `args` begins with its name.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
@@ -14,7 +15,10 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         eprintln!("lab part: cannot ask to end with the starter: {error}");
     }
     let Some(name) = args.next() else {
-        eprintln!("lab part: which one? gateway, plans-api, shadow-compare, weir, service, exec");
+        eprintln!(
+            "lab part: which one? gateway, plans-api, shadow-compare, weir, service, origin, exec, \
+             pinned CORE PART, busy-gateway"
+        );
         return ExitCode::from(64);
     };
     let part = name.to_string_lossy().into_owned();
@@ -25,12 +29,45 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         "shadow-compare" => shadow_compare::main(args),
         "weir" => admin_cli::main(args),
         "service" => demo::main(args),
+        "origin" => origin::main(args),
         "exec" => exec(args.skip(1)),
+        "pinned" => pinned(args.skip(1)),
+        "busy-gateway" => busy_gateway(args),
         other => {
             eprintln!("lab part: `{other}` is none");
             ExitCode::from(64)
         }
     }
+}
+
+/// On one core, with all its threads.
+fn pinned(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let core = args.next().and_then(|core| core.to_string_lossy().parse().ok());
+    let Some(core) = core else {
+        eprintln!("lab part pinned: on which core?");
+        return ExitCode::from(64);
+    };
+    if let Err(error) = crate::proxy::meter::pin(core) {
+        eprintln!("lab part pinned: core {core}: {error}");
+        return ExitCode::FAILURE;
+    }
+    // A list, so that the type of this does not contain itself.
+    run(args.collect::<Vec<_>>().into_iter())
+}
+
+/// A planted defect: a gateway with a thread that finds no rest.
+fn busy_gateway(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let busy = std::thread::Builder::new().name("busy".to_owned());
+    let spawned = busy.spawn(|| {
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+    if let Err(error) = spawned {
+        eprintln!("lab part busy-gateway: {error}");
+        return ExitCode::FAILURE;
+    }
+    gateway::main(args)
 }
 
 fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {

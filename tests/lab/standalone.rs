@@ -115,7 +115,7 @@ impl Standalone {
 }
 
 /// The tables of a gateway's file, and the keys that they hold.
-fn tables(
+pub fn tables(
     launcher: &Launcher,
     gateways: usize,
     plans: &Plans,
