@@ -107,14 +107,7 @@ impl Gateway {
 
     /// The sum of a counter over all its labels, as the operations port tells it.
     pub async fn counter(&self, name: &str) -> anyhow::Result<f64> {
-        let client = reqwest::Client::builder().no_proxy().build()?;
-        let url = format!("http://{}/metrics", self.operations);
-        let text = client.get(url).send().await?.text().await?;
-        let lines = text.lines().filter_map(|line| {
-            let rest = line.strip_prefix(name)?;
-            rest.starts_with([' ', '{']).then(|| rest.rsplit(' ').next())?
-        });
-        Ok(lines.filter_map(|value| value.parse::<f64>().ok()).sum())
+        counter(self.operations, name).await
     }
 
     /// The process.
@@ -158,4 +151,15 @@ impl Gateway {
         }
         Ok(text)
     }
+}
+
+/// The sum of a counter over all its labels, as an operations port tells it.
+pub async fn counter(operations: SocketAddr, name: &str) -> anyhow::Result<f64> {
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let text = client.get(format!("http://{operations}/metrics")).send().await?.text().await?;
+    let lines = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        rest.starts_with([' ', '{']).then(|| rest.rsplit(' ').next())?
+    });
+    Ok(lines.filter_map(|value| value.parse::<f64>().ok()).sum())
 }

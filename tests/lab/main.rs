@@ -20,8 +20,12 @@ mod retry; // whether a refusal's promise can be trusted
 mod latency; // what limits cost a request in time
 mod restarts; // new processes in the place of old ones
 mod overload; // ten times what a gateway can do
+mod plain; // gateways before a service that costs nothing
+mod proxy; // what a request costs, against other proxies
+mod balancers; // what a balancer before gateways saves
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -40,7 +44,9 @@ usage: cargo lab incident     [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab retry        [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab latency      [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab restarts     [--quick] [--seed N] [--json] [--sabotage NAME]
-       cargo lab overload     [--quick] [--seed N] [--json] [--sabotage NAME]";
+       cargo lab overload     [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab proxy        [--quick] [--seed N] [--before LAB] [--json] [--sabotage NAME]
+       cargo lab balancers    [--quick] [--seed N] [--json] [--sabotage NAME]";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -107,6 +113,8 @@ struct Flags {
     seed: u64,
     steps: Option<u64>,
     seeds: Option<u64>,
+    /// The lab's program of another build.
+    before: Option<PathBuf>,
     sabotage: Option<String>,
 }
 
@@ -119,6 +127,7 @@ impl Flags {
             seed: 1,
             steps: None,
             seeds: None,
+            before: None,
             sabotage: None,
         };
         while let Some(flag) = args.next() {
@@ -133,6 +142,7 @@ impl Flags {
                 "--seed" => flags.seed = value()?.parse().context("--seed")?,
                 "--steps" => flags.steps = Some(value()?.parse().context("--steps")?),
                 "--seeds" => flags.seeds = Some(value()?.parse().context("--seeds")?),
+                "--before" => flags.before = Some(value()?.into()),
                 "--sabotage" => flags.sabotage = Some(value()?),
                 other => bail!("{other} is unknown"),
             }
@@ -155,6 +165,11 @@ impl Flags {
             "latency" => latency::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "restarts" => restarts::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "overload" => overload::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "proxy" => {
+                let before = self.before.as_deref();
+                proxy::run(self.quick, self.seed, before, self.sabotage.as_deref()).await
+            }
+            "balancers" => balancers::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             other => bail!("there is no experiment `{other}`"),
         }
     }

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
+use system_tests::origin;
 
 use crate::restarts;
 
@@ -14,8 +15,8 @@ use crate::restarts;
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(name) = args.next() else {
         eprintln!(
-            "lab part: which one? gateway, plans-api, shadow-compare, weir, service, echo, exec, \
-             kept gateway"
+            "lab part: which one? gateway, plans-api, shadow-compare, weir, service, echo, answers, \
+             origin, exec, kept gateway, pinned CORE PART, busy-gateway"
         );
         return ExitCode::from(64);
     };
@@ -36,7 +37,10 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         "service" => demo::main(args),
         "echo" => restarts::echo(args.skip(1)),
         "answers" => crate::overload::service::main(args.skip(1)),
+        "origin" => origin::main(args),
         "exec" => exec(args.skip(1)),
+        "pinned" => pinned(args.skip(1)),
+        "busy-gateway" => busy_gateway(args),
         other => {
             eprintln!("lab part: `{other}` is none");
             ExitCode::from(64)
@@ -53,6 +57,36 @@ fn kept(args: impl Iterator<Item = OsString>) -> ExitCode {
         drop(std::io::stdin().read_to_end(&mut rest));
         std::process::exit(1);
     });
+    gateway::main(args)
+}
+
+/// On one core, with all its threads.
+fn pinned(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let core = args.next().and_then(|core| core.to_string_lossy().parse().ok());
+    let Some(core) = core else {
+        eprintln!("lab part pinned: on which core?");
+        return ExitCode::from(64);
+    };
+    if let Err(error) = crate::proxy::meter::pin(core) {
+        eprintln!("lab part pinned: core {core}: {error}");
+        return ExitCode::FAILURE;
+    }
+    // A list, so that the type of this does not contain itself.
+    run(args.collect::<Vec<_>>().into_iter())
+}
+
+/// A planted defect: a gateway with a thread that finds no rest.
+fn busy_gateway(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let busy = std::thread::Builder::new().name("busy".to_owned());
+    let spawned = busy.spawn(|| {
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+    if let Err(error) = spawned {
+        eprintln!("lab part busy-gateway: {error}");
+        return ExitCode::FAILURE;
+    }
     gateway::main(args)
 }
 

@@ -2,7 +2,7 @@
 //! bytes per active key in Redis and in a gateway. Redis is a real one of its own; the gateways'
 //! limiters live in this process, since their own cost is not what is judged here.
 
-mod cpu; // what Redis says about itself
+pub mod cpu; // what Redis says about itself
 mod script; // CPU per call
 mod fleet; // gateways, and load for them
 mod mix; // calls per request

@@ -1,7 +1,7 @@
 //! What a rim gives to the edge and what it gets back. Plain data; every choice is an enum, so a
 //! rim that forgets an answer does not compile.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ pub struct Observed {
     /// HTTP status that the caller got.
     pub status: u16,
     /// Address of the endpoint that answered.
-    pub instance: Option<String>,
+    pub instance: Option<SocketAddr>,
     /// The service's own decision, or why it is not known.
     pub service: Seen,
 }

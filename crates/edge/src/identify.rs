@@ -58,7 +58,8 @@ pub(crate) async fn holder(
     let hash = KeyHash::of_key(text, pepper);
     let known = match keys.get(&hash, now_ms) {
         Some(known) => known,
-        None => unseen(text, hash, keys, pepper, now_ms).await?,
+        // Apart, for it is rare and large.
+        None => Box::pin(unseen(text, hash, keys, pepper, now_ms)).await?,
     };
     if known.opens(now_ms) { Ok(known) } else { Err(Refusal::KeyInvalid) }
 }

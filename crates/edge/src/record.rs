@@ -11,6 +11,7 @@
 pub(crate) mod sink; // batches on their way out
 pub(crate) mod tally; // exact counts
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -139,10 +140,11 @@ impl Recorder {
 }
 
 /// How a request ended, for its record.
+#[derive(Clone, Copy)]
 struct Ended {
     at_us: u64,
     status: u16,
-    instance: Option<String>,
+    instance: Option<SocketAddr>,
 }
 
 fn record(
@@ -173,7 +175,8 @@ fn record(
         phase: decided.rule.phase,
         route: decided.route.name.clone(),
         service: decided.route.service.clone(),
-        instance: ended.instance,
+        // Made into text only for requests that are recorded.
+        instance: ended.instance.map(|instance| instance.to_string()),
         cost: decided.cost.get(),
         edge: edge_half(&decided.judged),
         service_half,

@@ -87,6 +87,10 @@ impl ForwardedBy {
 
 /// Removes what belongs to the connection only. `te: trailers` is the one thing kept of it.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // A look at each name costs less than a look-up of each that must go, and most have none.
+    if !headers.keys().any(|name| is_hop_by_hop(name.as_str())) {
+        return;
+    }
     let trailers = headers.get_all(TE).iter().any(|value| {
         let mut codings = value.as_bytes().split(|byte| *byte == b',');
         codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
@@ -102,6 +106,21 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
+}
+
+/// Whether a field is one of [`HOP_BY_HOP`].
+fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
 }
 
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
@@ -200,6 +219,13 @@ pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
 
 /// Removes an upstream's own limit headers, where the gateway's take their place.
 pub(crate) fn remove_limit_fields(headers: &mut HeaderMap) {
+    let may_be_one = |name: &HeaderName| {
+        let name = name.as_str();
+        name.starts_with("ratelimit") || name.starts_with("x-ratelimit")
+    };
+    if !headers.keys().any(may_be_one) {
+        return;
+    }
     for name in &LIMIT_FIELDS {
         headers.remove(name);
     }
@@ -341,6 +367,23 @@ mod tests {
                 "x-weir-plan: pro",
             ]
         );
+    }
+
+    #[test]
+    fn every_field_that_must_go_is_seen_at_a_glance() {
+        for name in &HOP_BY_HOP {
+            assert!(is_hop_by_hop(name.as_str()), "{name}");
+            let mut headers = map(&[("x-kept", "1")]);
+            headers.insert(name, HeaderValue::from_static("x"));
+            remove_hop_by_hop(&mut headers);
+            assert_eq!(shown(&headers), ["x-kept: 1"], "{name}");
+        }
+        for name in &LIMIT_FIELDS {
+            let mut headers = map(&[("x-kept", "1")]);
+            headers.insert(name, HeaderValue::from_static("x"));
+            remove_limit_fields(&mut headers);
+            assert_eq!(shown(&headers), ["x-kept: 1"], "{name}");
+        }
     }
 
     #[test]

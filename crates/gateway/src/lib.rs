@@ -28,6 +28,7 @@ mod forwarded; // what trusted proxies say
 mod anonymous; // the address that a request without a key counts for
 pub mod pairing; // the service's own decision
 mod reply; // what the gateway says by itself
+mod text; // short header values
 pub mod cors; // which pages may read answers
 mod grpc; // refusals that gRPC callers understand
 mod linger; // the body of a refused request

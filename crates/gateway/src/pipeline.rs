@@ -282,7 +282,7 @@ impl<S: BucketStore> Pipeline<S> {
             pairing::seen(way.upstream.config.pairing.as_ref(), status, response.headers());
         let told = ticket.told();
         if ticket.client().is_some() {
-            let instance = Some(instance.to_string());
+            let instance = Some(instance);
             self.edge.done(ticket, Observed { status: status.as_u16(), instance, service });
         }
         headers::clean_response(response.headers_mut(), id);

@@ -5,7 +5,6 @@
 //! that waiting does not help tells no time at all. The `RateLimit` fields follow draft 10 of the
 //! IETF's header fields; their names moved between revisions, so they are written in one place.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +20,7 @@ use wire::error::{ErrorCode, PROBLEM_JSON};
 
 use crate::body::ReplyBody;
 use crate::headers::{REQUEST_ID, SOURCE, remove_limit_fields};
+use crate::text::Text;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -213,8 +213,8 @@ pub(crate) fn set_limit_fields(headers: &mut HeaderMap, told: &Told) {
 }
 
 fn insert_limit_fields(headers: &mut HeaderMap, told: &Told) {
-    insert_text(headers, RATE_LIMIT_POLICY, policy_field(told));
-    insert_text(headers, RATE_LIMIT, standing_field(told));
+    insert_text(headers, RATE_LIMIT_POLICY, &policy_field(told));
+    insert_text(headers, RATE_LIMIT, &standing_field(told));
 }
 
 /// The same for older clients.
@@ -234,35 +234,29 @@ fn set_denial_fields(headers: &mut HeaderMap, told: &Told, retry: Option<Duratio
 }
 
 /// `"burst";q=100;w=2, "sustained";q=1000;w=20`.
-fn policy_field(told: &Told) -> String {
-    let mut text = String::with_capacity(64);
-    for limit in told.limits() {
-        let comma = if text.is_empty() { "" } else { ", " };
-        push(&mut text, format_args!("{comma}\"{}\";q={}", limit.name, limit.capacity));
-        if let Some(window) = limit.window_s {
-            push(&mut text, format_args!(";w={window}"));
+fn policy_field(told: &Told) -> Text {
+    told.limits().fold(Text::new(), |text, limit| {
+        let comma = if text.is_empty() { "\"" } else { ", \"" };
+        let text = text.word(comma).word(limit.name).word("\";q=").number(limit.capacity);
+        match limit.window_s {
+            Some(window) => text.word(";w=").number(window),
+            None => text,
         }
-    }
-    text
+    })
 }
 
 /// `"burst";r=99;t=1`.
-fn standing_field(told: &Told) -> String {
-    let mut text = String::with_capacity(32);
+fn standing_field(told: &Told) -> Text {
     let tightest = told.tightest;
-    push(&mut text, format_args!("\"{}\";r={}", tightest.name, tightest.remaining));
-    if let Some(reset) = tightest.reset_s {
-        push(&mut text, format_args!(";t={reset}"));
+    let text = Text::new().word("\"").word(tightest.name).word("\";r=").number(tightest.remaining);
+    match tightest.reset_s {
+        Some(reset) => text.word(";t=").number(reset),
+        None => text,
     }
-    text
 }
 
-fn push(text: &mut String, what: std::fmt::Arguments<'_>) {
-    text.write_fmt(what).expect("a String takes everything");
-}
-
-fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: String) {
-    if let Ok(value) = HeaderValue::try_from(text) {
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &Text) {
+    if let Some(value) = text.value() {
         headers.insert(name, value);
     }
 }
@@ -326,6 +320,24 @@ mod tests {
                 "x-ratelimit-retry-after: 1",
             ]
         );
+    }
+
+    #[test]
+    fn limits_at_their_largest_are_told_whole() {
+        let most = u64::MAX;
+        let limit = |name| ToldLimit { name, capacity: most, window_s: Some(most) };
+        let told = Told {
+            burst: limit("burst"),
+            sustained: Some(limit("sustained")),
+            tightest: ToldTightest { name: "sustained", remaining: most, reset_s: Some(most) },
+            turn: None,
+        };
+        let mut headers = HeaderMap::new();
+        set_limit_fields(&mut headers, &told);
+        let policy = format!("\"burst\";q={most};w={most}, \"sustained\";q={most};w={most}");
+        assert_eq!(headers.get(&RATE_LIMIT_POLICY).unwrap(), policy.as_str());
+        let standing = format!("\"sustained\";r={most};t={most}");
+        assert_eq!(headers.get(&RATE_LIMIT).unwrap(), standing.as_str());
     }
 
     #[test]

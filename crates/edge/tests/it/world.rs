@@ -269,7 +269,7 @@ impl<S: BucketStore> World<S> {
 }
 
 pub(crate) fn observed(status: u16, service: Seen) -> Observed {
-    Observed { status, instance: Some("127.0.0.1:8081".to_owned()), service }
+    Observed { status, instance: Some(([127, 0, 0, 1], 8_081).into()), service }
 }
 
 pub(crate) fn service(outcome: Side) -> Seen {

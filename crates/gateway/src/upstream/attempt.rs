@@ -44,7 +44,8 @@ impl Way {
         if use_kept && let Some(lease) = self.connections.kept(endpoint).await {
             return Ok((lease, true));
         }
-        Ok((self.connections.connect(endpoint).await?, false))
+        // Apart, for most requests find a connection and are not to carry the room for making one.
+        Ok((Box::pin(self.connections.connect(endpoint)).await?, false))
     }
 
     /// Sends the request to one endpoint, once.

@@ -5,7 +5,7 @@
 //! anything was sent. HTTP/1.1 connections are leased one request at a time; an HTTP/2 connection
 //! is shared by all requests of the worker to that endpoint.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +52,8 @@ pub(crate) struct Connections {
     http2: bool,
     connect_timeout: Duration,
     keep_idle: Duration,
-    idle: Mutex<HashMap<SocketAddr, Vec<Idle>>>,
+    /// In order: there are few endpoints, and hashing an address costs more than comparing some.
+    idle: Mutex<BTreeMap<SocketAddr, Vec<Idle>>>,
 }
 
 #[derive(Debug)]
@@ -180,7 +181,7 @@ impl Connections {
         });
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Vec<Idle>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SocketAddr, Vec<Idle>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -97,7 +97,8 @@ impl Upstream {
         }
         let placed = match self.queue.join(self.config.max_pending) {
             Some(_waiting) => {
-                tokio::time::timeout(self.config.connect_timeout, self.place_soon(aim)).await.ok()
+                let soon = Box::pin(self.place_soon(aim));
+                tokio::time::timeout(self.config.connect_timeout, soon).await.ok()
             }
             None => None,
         };
