@@ -38,7 +38,6 @@ use std::time::Duration;
 
 use papaya::HashMap;
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::call::{Reply, Request};
@@ -96,9 +95,6 @@ struct Shared<S> {
     tended: Mutex<()>,
     /// Tasks that make calls.
     flying: AtomicUsize,
-    /// Where the limiter was made, if that was on a runtime. Calls that no request waits for are
-    /// made there, beside the store's connections, and cost the callers' threads nothing.
-    home: Option<Handle>,
 }
 
 type StoreCall = Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>>;
@@ -119,7 +115,6 @@ impl<S: BucketStore> Limiter<S> {
                 leased: Mutex::default(),
                 tended: Mutex::default(),
                 flying: AtomicUsize::new(0),
-                home: Handle::try_current().ok(),
             }),
         }
     }
@@ -142,13 +137,10 @@ impl<S: BucketStore> Limiter<S> {
             return decision;
         }
         let entry = shared.entry(&contract.key, now);
-        // What waits is apart: most requests do not, and are not to carry the room for it.
         match entry.ask(contract, cost, &shared.around(), now) {
             Ask::Decided(decision) => decision,
-            Ask::Wait(waiting) => Box::pin(self.wait(&entry, contract, waiting, now)).await,
-            Ask::Fly(flight, waiting) => {
-                Box::pin(self.fly(&entry, contract, flight, waiting, now)).await
-            }
+            Ask::Wait(waiting) => self.wait(&entry, contract, waiting, now).await,
+            Ask::Fly(flight, waiting) => self.fly(&entry, contract, flight, waiting, now).await,
         }
     }
 
@@ -348,11 +340,7 @@ impl<S: BucketStore> Limiter<S> {
         let shared = Arc::clone(&self.shared);
         let guard = Grounded::new(entry, flight.lane);
         let call = shared.call(key, flight.request);
-        let flying = shared.keep_flying(guard, key, call, sent);
-        match &self.shared.home {
-            Some(home) => home.spawn(flying),
-            None => spawn(flying),
-        }
+        spawn(shared.keep_flying(guard, key, call, sent))
     }
 }
 
