@@ -19,7 +19,7 @@ pub struct OverloadRules {
 /// The rules; none if they are switched off.
 pub(super) fn read(value: Option<&Value>, problems: &mut Problems) -> Option<OverloadRules> {
     let rules =
-        OverloadRules { target: Duration::from_millis(5), interval: Duration::from_millis(100) };
+        OverloadRules { target: Duration::from_millis(20), interval: Duration::from_millis(200) };
     let Some(value) = value else { return Some(rules) };
     let mut fields = Fields::of(value, "overload", problems);
     let shed = flag_or_true(&mut fields, "shed", problems);

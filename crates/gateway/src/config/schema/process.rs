@@ -126,10 +126,10 @@ pub(super) const OVERLOAD: &[Key] = &[
         "more than a worker can handle in time: 503, before anything is charged",
     )
     .default("true"),
-    key("target", Kind::Time, "\"5ms\"", "longest wait for the worker that is no sign of it ...")
-        .default("\"5ms\""),
-    key("interval", Kind::Time, "\"100ms\"", "... unless no wait of an interval was shorter")
-        .default("\"100ms\""),
+    key("target", Kind::Time, "\"20ms\"", "longest wait for the worker that is no sign of it ...")
+        .default("\"20ms\""),
+    key("interval", Kind::Time, "\"200ms\"", "... unless no wait of an interval was shorter")
+        .default("\"200ms\""),
 ];
 
 pub(super) const ACCESS_LOG: &[Key] = &[
