@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::Row as _;
 use system_tests::control::plan;
 use system_tests::process::eventually;
-use system_tests::traffic::Callers;
+use system_tests::traffic::{Callers, Sent};
 use system_tests::world::{PLANS_DATABASE, Shape, World};
 use wire::client::{Call, Method};
 
@@ -100,24 +100,31 @@ async fn poison(world: &World, name: &str, value: &Value) -> anyhow::Result<()> 
 
 #[tokio::test]
 async fn c13_a_flushed_script_or_store_is_no_fault() -> anyhow::Result<()> {
-    // Two hundred at once on a busy machine take longer than a decision may; not what this is about.
+    // A crowd on a busy machine takes longer than a decision may; not what this is about.
     let mut world = world(Shape { deadline: "50ms", ..small(1) }).await?;
     let plans = [
         ("acme", plan(1_000, ALMOST_NEVER, "closed")),
         ("zeta", plan(1_000, ALMOST_NEVER, "closed")),
     ];
     let callers = callers(&world, &plans).await?;
-    assert_eq!(callers.one(0, 0, 0).await.remaining, Some(999));
+    // A call that takes long is asked twice: what it took too much goes back a moment later.
+    let about = |sent: &Sent, most: u64| {
+        let left = sent.remaining.unwrap_or_default();
+        sent.status == 200 && (most - 10..=most).contains(&left)
+    };
+    let first = callers.one(0, 0, 0).await;
+    assert!(about(&first, 999), "{first:?}");
     let _: Value = value(world.redis()?.query::<String>("SCRIPT FLUSH").await?);
     let next = callers.one(0, 0, 0).await;
     // With the policy `closed` a decision without the store would be a 503.
-    assert_eq!((next.status, next.remaining), (200, Some(998)), "{next:?}");
+    assert!(about(&next, 998), "{next:?}");
 
     let _: Value = value(world.redis()?.query::<String>("SCRIPT FLUSH").await?);
     let _: Value = value(world.redis()?.query::<String>("FLUSHALL").await?);
-    let crowd = callers.at_once(1, 200).await?;
-    assert_eq!(count(&crowd, 200), 200, "{:?}", crowd.iter().find(|sent| sent.status != 200));
-    assert_eq!(callers.one(1, 0, 0).await.remaining, Some(799));
+    let crowd = callers.at_once(1, 50).await?;
+    assert_eq!(count(&crowd, 200), 50, "{:?}", crowd.iter().find(|sent| sent.status != 200));
+    let last = callers.one(1, 0, 0).await;
+    assert!(about(&last, 949), "{last:?}");
     Ok(())
 }
 
