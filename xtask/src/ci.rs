@@ -81,39 +81,21 @@ const LAB: &[Experiment] = &[
     },
     Experiment {
         words: &["retry", "--quick"],
-        must_pass: MustPass::Here,
+        must_pass: MustPass::OnAQuietMachine,
         planted: &[
-            ("halved-promise", "too_early"),
+            ("halved-promise", "alone_first_retry"),
             ("per-gateway-buckets", "over_contract_tokens"),
         ],
     },
     Experiment {
         words: &["accuracy", "--quick"],
         must_pass: MustPass::OnAQuietMachine,
-        planted: &[("per-gateway-buckets", "error_max"), ("no-leases", "calls_ok")],
-    },
-    Experiment {
-        words: &["outage", "--quick"],
-        must_pass: MustPass::OnAQuietMachine,
-        planted: &[("waits-for-store", "late_share"), ("fails-open", "errors_of_ours")],
-    },
-    Experiment {
-        words: &["store", "--quick"],
-        must_pass: MustPass::OnAQuietMachine,
-        planted: &[
-            ("call-per-request", "mix_calls_per_request"),
-            ("fat-state", "redis_bytes_per_key"),
-        ],
+        planted: &[("per-gateway-buckets", "over_burst_ok")],
     },
     Experiment {
         words: &["decide", "--quick"],
         must_pass: MustPass::OnAQuietMachine,
-        planted: &[("spelled-key", "million"), ("no-lease", "one")],
-    },
-    Experiment {
-        words: &["latency", "--quick"],
-        must_pass: MustPass::OnAQuietMachine,
-        planted: &[("far-store", "added_ms_p99"), ("no-leases", "added_ms_p50")],
+        planted: &[("spelled-key", "wide_weir_ns")],
     },
     Experiment {
         words: &["restarts", "--quick"],
