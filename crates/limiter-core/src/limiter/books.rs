@@ -168,7 +168,7 @@ impl Books {
             let outcome = Outcome::Allowed { remaining };
             return Some(Decision { outcome, basis: Basis::Store, standing });
         }
-        let wait = seen?.denial(cost.saturating_sub(held), now)?;
+        let wait = self.told(seen?.denial(cost.saturating_sub(held), now)?, now);
         Some(Decision { outcome: Outcome::Denied { wait }, basis: Basis::Store, standing })
     }
 
@@ -186,14 +186,23 @@ impl Books {
         now < self.next_call
     }
 
-    /// Denied until the next poll of a bucket that was empty.
-    pub(crate) fn paced(&self, terms: &Terms, now: Timestamp) -> Option<Decision> {
+    /// Denied until the next poll of a bucket that was empty, and until `short` tokens can be there.
+    pub(crate) fn paced(&self, terms: &Terms, short: u64, now: Timestamp) -> Option<Decision> {
         let seen = self.last()?;
         if !self.is_paced(now) || terms.plan.version > seen.reply.plan.version {
             return None;
         }
-        let outcome = Outcome::Denied { wait: Wait::Until(self.next_call.since(now)) };
+        let outcome = Outcome::Denied { wait: self.told(seen.wait(short, now), now) };
         Some(Decision { outcome, basis: Basis::Lease, standing: Some(seen.standing()) })
+    }
+
+    /// What a caller is told who has to wait for tokens: who came before the next poll would be
+    /// refused once more.
+    pub(crate) fn told(&self, wait: Wait, now: Timestamp) -> Wait {
+        match wait {
+            Wait::Until(wait) => Wait::Until(wait.max(self.next_call.since(now))),
+            Wait::Never => Wait::Never,
+        }
     }
 
     /// After a reply: an empty bucket is not asked again before a token can be there, nor more

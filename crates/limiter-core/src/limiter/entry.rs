@@ -119,7 +119,7 @@ impl Entry {
             }
             return Ask::Wait(books.waiters.enqueue(cost));
         }
-        if let Some(decision) = books.paced(&terms, now) {
+        if let Some(decision) = books.paced(&terms, cost.saturating_sub(held), now) {
             return Ask::Decided(decision);
         }
         let waiting = books.waiters.enqueue(cost);
@@ -453,7 +453,8 @@ impl Entry {
                         }
                         Wait::Until(Duration::ZERO) => books.waiters.put_back(waiter),
                         wait @ (Wait::Until(_) | Wait::Never) => {
-                            let outcome = Outcome::Denied { wait };
+                            books.pace(seen, self.lease.tokens(), around);
+                            let outcome = Outcome::Denied { wait: books.told(wait, now) };
                             waiter.answer(Ok(Decision { outcome, basis: Basis::Store, standing }));
                         }
                     }

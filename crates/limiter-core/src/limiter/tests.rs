@@ -2,6 +2,7 @@
 //! the deadline, and no token lost or charged twice.
 
 mod leases;
+mod obedient;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +34,7 @@ impl Clock for PausedClock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     Answer,
+    AnswerAfter(Duration),
     /// Applies the call, and answers when a permit is given.
     AnswerOnPermit,
     Hang,
@@ -60,6 +62,10 @@ impl BucketStore for Scripted {
         let source = || std::io::Error::other("scripted").into();
         match act {
             Act::Answer => self.buckets.call(key, request).await,
+            Act::AnswerAfter(applied) => {
+                tokio::time::sleep(applied).await;
+                self.buckets.call(key, request).await
+            }
             Act::AnswerOnPermit => {
                 let reply = self.buckets.call(key, request).await;
                 self.permits.acquire().await.expect("the semaphore is never closed").forget();
@@ -153,16 +159,6 @@ async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn remaining_counts_down_and_a_denial_tells_its_wait() {
-    let world = World::new(3, "1/s", FailurePolicy::CLOSED);
-    for remaining in [2, 1, 0] {
-        assert_eq!(world.take(1).await.outcome, Outcome::Allowed { remaining });
-    }
-    let wait = Wait::Until(Duration::from_secs(1));
-    assert_eq!(world.take(1).await.outcome, Outcome::Denied { wait });
 }
 
 #[tokio::test(start_paused = true)]
