@@ -19,7 +19,7 @@ use system_tests::traffic::{Callers, Sent};
 use crate::crowd::Crowd;
 use crate::plain::{Plain, Setting, Subject};
 use crate::report::{Limit, Report};
-use crate::standalone::{DEADLINE, Folder, Plans};
+use crate::standalone::{Folder, Plans};
 use crate::store::cpu::script_calls;
 
 const CLIENTS: usize = 1_000;
@@ -132,7 +132,7 @@ impl Scene {
         let mut gateways = Vec::new();
         for number in 1..=GATEWAYS {
             let name = format!("gw-{number}");
-            let setting = Setting { name: &name, workers: 1, deadline: DEADLINE };
+            let setting = Setting::shipped(&name);
             gateways.push(plain.gateway(launcher, setting, "gateway", Vec::new()).await?);
         }
         let (mut callers, mut balancers) = (BTreeMap::new(), Vec::new());

@@ -32,8 +32,19 @@ pub struct Subject {
     pub operations: Option<SocketAddr>,
 }
 
+/// What stands in a gateway's file beside what all have in common.
+#[derive(Debug, Clone, Default)]
+pub struct Added {
+    /// Tables of their own.
+    pub tables: String,
+    /// Keys of the route.
+    pub route: String,
+    /// Keys of the upstream.
+    pub upstream: String,
+}
+
 /// What differs between gateways.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Setting<'a> {
     /// Name of its files.
     pub name: &'a str,
@@ -41,6 +52,15 @@ pub struct Setting<'a> {
     pub workers: usize,
     /// How long a request waits for Redis.
     pub deadline: &'a str,
+    /// And more.
+    pub added: Added,
+}
+
+impl<'a> Setting<'a> {
+    /// As shipped, with one worker.
+    pub fn shipped(name: &'a str) -> Setting<'a> {
+        Setting { name, workers: 1, deadline: standalone::DEADLINE, added: Added::default() }
+    }
 }
 
 impl Plain {
@@ -64,15 +84,16 @@ impl Plain {
         part: &str,
         mut args: Vec<OsString>,
     ) -> anyhow::Result<Subject> {
-        let Setting { name, workers, deadline } = setting;
+        let Setting { name, workers, deadline, added } = setting;
+        let Added { tables, route, upstream } = added;
         let at = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let operations = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let text = format!(
             "workers = {workers}\n[listen.main]\naddress = \"{at}\"\n\
              [operations]\naddress = \"{operations}\"\n[drain]\ngrace = \"10ms\"\n\
              [store]\nurl = {:?}\ndeadline = {deadline:?}\n\
-             [[route]]\npath = \"/\"\nupstream = \"service\"\n\
-             [upstream.service]\nendpoints = [\"{}\"]\n{}",
+             {tables}\n[[route]]\npath = \"/\"\nupstream = \"service\"\n{route}\n\
+             [upstream.service]\nendpoints = [\"{}\"]\n{upstream}\n{}",
             self.redis.url(),
             self.origin,
             self.tables,

@@ -13,17 +13,19 @@ mod load; // a closed loop that costs little
 mod subjects; // who is compared
 mod slices; // turns, and what follows from them
 mod counts; // system calls and allocations
+mod features; // what each costs
 
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 use system_tests::growth::{self, Protocol, Way};
 use system_tests::oracle::float;
 
-use crate::plain::Setting;
+use crate::plain::{Setting, Subject};
 use crate::report::{Limit, Report};
-use crate::standalone::{DEADLINE, Folder};
+use crate::standalone::Folder;
 use crate::store::cpu::script_calls;
 use counts::Cell;
 use meter::{LOAD_CORE, SUBJECT_CORE};
@@ -41,6 +43,14 @@ const COMPARISONS: [Comparison; 8] = [
     // A run in which the same is not the same says nothing about what differs.
     Comparison::of("same_over_same", Arm::Again, Arm::Limits, Limit::Between(0.9, 1.1)),
     Comparison::told("over_before", Arm::Limits, Arm::Before),
+];
+/// Peers whose figures would be told, and why they are not.
+const NOT_COMPARED: [(&str, &str); 2] = [
+    (
+        "over_pingora_like",
+        "there is no such program to install, only a framework to write one with",
+    ),
+    ("over_envoy_global", "its rate-limit service is no package of Debian or of PyPI"),
 ];
 /// Most that the gateway may grow while a body passes.
 const GROWTH_MIB_MAX: f64 = 16.0;
@@ -114,9 +124,14 @@ pub async fn run(
     for (arm, why) in &subjects.missing {
         report.note(format!("{} is not compared: {why}", arm.name()));
     }
+    for (peer, why) in NOT_COMPARED {
+        report.field(peer, Value::Null);
+        report.note(format!("{peer}: {why}"));
+    }
     compare(&subjects, extent, seed, &mut report).await?;
     count(&folder, &subjects, extent, &mut report).await?;
     grow(&folder, &subjects, extent, &mut report).await?;
+    features::compare(&folder, &subjects, extent, seed, &mut report).await?;
     Ok(report)
 }
 
@@ -155,7 +170,19 @@ async fn slice(
     load: load::Load,
     extent: Extent,
 ) -> anyhow::Result<Slice> {
-    let process = subjects.of(arm).map(|subject| subject.child.id()).unwrap_or_default();
+    let subject = subjects.of(arm).with_context(|| format!("{} is not there", arm.name()))?;
+    play(subjects, subject, arm, load, extent).await
+}
+
+/// A slice of this process, whose answers are those of `arm`.
+async fn play(
+    subjects: &Subjects,
+    subject: &Subject,
+    arm: Arm,
+    load: load::Load,
+    extent: Extent,
+) -> anyhow::Result<Slice> {
+    let process = subject.child.id();
     let time = load::Extent::Time { warm: extent.warm, counted: extent.slice };
     let redis = redis::Client::open(subjects.plain.redis.url())?;
     let edges = move || {
@@ -208,7 +235,7 @@ async fn grow(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     // One that no other figure has used: the memory of the first requests is part of it.
-    let setting = Setting { name: "gateway_grown", workers: 1, deadline: DEADLINE };
+    let setting = Setting::shipped("gateway_grown");
     let args = vec![SUBJECT_CORE.to_string().into(), "gateway".into()];
     let gateway = subjects.plain.gateway(&folder.launcher, setting, "pinned", args).await?;
     let key = subjects.keys(Arm::Unlimited).first().map_or("", String::as_str);

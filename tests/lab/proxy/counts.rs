@@ -196,7 +196,7 @@ async fn whole_run(
     args.push(format!("--log-file={}", log.display()).into());
     args.extend([launcher.exe().into(), "part".into(), "gateway".into()]);
     // In valgrind, Redis is too slow for the usual deadline as well.
-    let setting = Setting { name: "gateway_counted", workers: 1, deadline: "50ms" };
+    let setting = Setting { deadline: "50ms", ..Setting::shipped("gateway_counted") };
     let mut gateway = subjects.plain.gateway(launcher, setting, "pinned", args).await?;
     let keys = subjects.keys(cell.arm).iter().take(FEW_KEYS).cloned().collect();
     let (target, protocol) = (gateway.at, cell.protocol);

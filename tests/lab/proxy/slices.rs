@@ -35,7 +35,8 @@ pub struct Slice {
 pub type Turn = BTreeMap<Arm, Slice>;
 
 impl Slice {
-    fn is_clean(&self) -> bool {
+    /// Whether it can be compared.
+    pub fn is_clean(&self) -> bool {
         self.stolen <= STOLEN_MAX && self.answers.all() > 0
     }
 
@@ -58,7 +59,7 @@ impl Slice {
     }
 
     /// Answers that this arm never gives.
-    fn unexpected(&self) -> u64 {
+    pub fn unexpected(&self) -> u64 {
         let expected =
             if self.arm == Arm::Refusing { self.answers.refused } else { self.answers.passed };
         self.answers.all() - expected

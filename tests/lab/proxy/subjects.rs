@@ -16,12 +16,12 @@ use super::Sabotage;
 use super::load::{Extent, Load, Who};
 use super::meter::SUBJECT_CORE;
 use crate::plain::{Plain, Setting, Subject};
-use crate::standalone::{DEADLINE, Plans};
+use crate::standalone::Plans;
 
 /// API keys of each plan.
 const KEYS: usize = 1_000;
 /// Every key several times, before anything counts.
-const WARM_UP: u64 = 5 * KEYS as u64;
+pub const WARM_UP: u64 = 5 * KEYS as u64;
 
 /// One side of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,7 +181,7 @@ impl Subjects {
         workers: usize,
         part: Vec<OsString>,
     ) -> anyhow::Result<()> {
-        let setting = Setting { name: arm.name(), workers, deadline: DEADLINE };
+        let setting = Setting { workers, ..Setting::shipped(arm.name()) };
         let mut args = vec![SUBJECT_CORE.to_string().into()];
         args.extend(part);
         let gateway = self.plain.gateway(launcher, setting, "pinned", args).await?;

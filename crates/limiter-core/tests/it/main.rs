@@ -15,6 +15,7 @@ mod properties; // what holds for every bucket
 mod limiter_promises; // what holds for limiters over a store
 mod proxy; // a network that loses answers
 mod redis_link; // a Redis that stops, dies or loses answers
+mod redis_replies; // what comes mixed up, in part or late
 mod redis_faults; // what a server refuses, and why
 mod sentinel; // a primary that is replaced
 mod cluster; // slots and nodes that come and go

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 use crate::units::{Capacity, EXACT_BOUND, RefillRate};
 
 /// Bytes of a plain take or peek.
-const PLAIN_BYTES: usize = 1 + 11 * 8;
+const PLAIN_BYTES: usize = 1 + width::TAG + 11 * 8;
 /// Bytes of a call that is about a lease or returns tokens.
 const LEASE_BYTES: usize = PLAIN_BYTES + 7 * 8;
 /// Bytes of a call that is about losses.
@@ -32,6 +32,8 @@ const KIND_LEASE_DEAD: u8 = 4;
 
 /// Widths of stored integers, in bytes.
 pub(crate) mod width {
+    /// What tells a call from the others on its connection.
+    pub(crate) const TAG: usize = 2;
     /// Granted tokens, capacities, tokens that may be lent.
     pub(crate) const TOKENS: usize = 5;
     /// A lease: tokens fit in 32 bits. Also the tokens of a refill rate.
@@ -49,13 +51,14 @@ pub(crate) struct BadReply {
     what: &'static str,
 }
 
-/// The one argument that follows the key.
-pub(crate) fn argument(request: &Request) -> Vec<u8> {
+/// The one argument that follows the key; the reply repeats `tag`.
+pub(crate) fn argument(request: &Request, tag: u16) -> Vec<u8> {
     let Request { lease, witness, owed, .. } = *request;
     let about_losses = witness.is_some() || owed != Owed::default();
     let about_leases = lease.is_some() || request.demand_per_s > 0 || request.unused_need > 0;
     let mut text = Vec::with_capacity(FULL_BYTES);
     text.push(flags(request));
+    text.extend_from_slice(&tag.to_le_bytes());
     put(&mut text, &plain_numbers(request));
     if about_leases || about_losses {
         put(&mut text, &lease_numbers(request));
@@ -127,11 +130,19 @@ pub(crate) fn limit_numbers(limit: Limit) -> [i64; 3] {
     [limit.capacity().get(), refill.tokens(), refill.per_us()].map(u64::cast_signed)
 }
 
-/// Reads the reply to `asked`. What follows from its time and the request is not sent.
-pub(crate) fn reply(text: &[u8], asked: &Request) -> Result<Reply, BadReply> {
+/// Reads the reply to `asked`, which must bear its `tag`: a server or a proxy that has mixed replies
+/// up would have one bucket decide for another. What follows from its time and the request is not sent.
+pub(crate) fn reply(text: &[u8], asked: &Request, tag: u16) -> Result<Reply, BadReply> {
     let mut fields = Fields { text };
+    if fields.whole(width::TAG)? != u64::from(tag) {
+        return Err(BadReply { what: "it answers another call" });
+    }
     let granted = fields.whole(width::TOKENS)?;
     let lent = fields.whole(width::LENT)?;
+    let wanted = bucket::wanted(asked).into_iter().max().unwrap_or(0);
+    if granted > asked.need || lent > wanted.cast_unsigned() {
+        return Err(BadReply { what: "more than was asked for" });
+    }
     let kind = fields.byte()?;
     let at = Timestamp::from_us(fields.whole(width::EXACT)?);
     let burst = fields.level()?;
@@ -238,12 +249,15 @@ mod tests {
             Limit::new(Capacity::new(capacity).unwrap(), rate).unwrap()
         };
         let limits = Limits { burst: limit(10), sustained: sustained.then(|| limit(20)) };
-        Request::take(PlanNumbers { version: PlanVersion(4), limits }, 1, 1)
+        let take = Request::take(PlanNumbers { version: PlanVersion(4), limits }, 3, 1);
+        Request { demand_per_s: 100, ..take }
     }
 
-    /// 3 granted, 2 lent, 7 microseconds, level −1 and part 5, 2 and 1 lent, total 9, incarnation 8.
+    const TAG: u16 = 0x0102;
+
+    /// The tag, 3 granted, 2 lent, 7 microseconds, level −1 and part 5, 2 and 1 lent, total 9, incarnation 8.
     fn head(kind: u8) -> Vec<u8> {
-        let mut text = vec![3, 0, 0, 0, 0, 2, 0, 0, 0, kind, 7, 0, 0, 0, 0, 0, 0];
+        let mut text = vec![2, 1, 3, 0, 0, 0, 0, 2, 0, 0, 0, kind, 7, 0, 0, 0, 0, 0, 0];
         text.extend([0xff; 6]);
         text.extend([5, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
         text.extend([9, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0]);
@@ -252,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_reply_is_read_number_by_number() {
-        let read = reply(&head(16 + 4 + 1), &asked(false)).unwrap();
+        let read = reply(&head(16 + 4 + 1), &asked(false), TAG).unwrap();
         assert_eq!((read.granted, read.lent, read.counted), (3, 2, 2));
         assert_eq!(read.levels.burst, Level { tokens: -1, remainder: 5 });
         assert_eq!((read.at.us(), read.outstanding), (7, 3));
@@ -264,26 +278,31 @@ mod tests {
     fn a_reply_that_does_not_fit_is_an_error_and_never_a_guess() {
         let good = head(16);
         for length in 0..good.len() {
-            assert!(reply(&good[..length], &asked(false)).is_err(), "{length} bytes");
+            assert!(reply(&good[..length], &asked(false), TAG).is_err(), "{length} bytes");
         }
         let longer = [good.as_slice(), &[0]].concat();
-        assert!(reply(&longer, &asked(false)).is_err());
-        assert!(reply(&good, &asked(true)).is_err(), "one bucket where two are asked for");
+        assert!(reply(&longer, &asked(false), TAG).is_err());
+        assert!(reply(&good, &asked(true), TAG).is_err(), "one bucket where two are asked for");
         for kind in [0, 16 + 3, 15, 48, 64, 128 + 16] {
-            assert!(reply(&head(kind), &asked(false)).is_err(), "kind {kind}");
+            assert!(reply(&head(kind), &asked(false), TAG).is_err(), "kind {kind}");
         }
+        assert!(reply(&good, &asked(false), TAG + 1).is_err(), "of another call");
+        let modest = Request { need: 2, ..asked(false) };
+        assert!(reply(&good, &modest, TAG).is_err(), "more than it was asked for");
+        let lone = Request { demand_per_s: 0, ..asked(false) };
+        assert!(reply(&good, &lone, TAG).is_err(), "a lease that nobody wanted");
         let mut far = head(16);
-        far[10..17].fill(0xff);
-        assert!(reply(&far, &asked(false)).is_err(), "a time beyond what is exact");
+        far[12..19].fill(0xff);
+        assert!(reply(&far, &asked(false), TAG).is_err(), "a time beyond what is exact");
     }
 
     #[test]
     fn a_call_is_as_long_as_what_it_is_about() {
-        let plain = asked(true);
-        assert_eq!(argument(&plain).len(), PLAIN_BYTES);
-        assert_eq!(argument(&Request { demand_per_s: 1, ..plain }).len(), LEASE_BYTES);
-        assert_eq!(argument(&Request { unused_need: 1, ..plain }).len(), LEASE_BYTES);
+        let plain = Request { demand_per_s: 0, ..asked(true) };
+        assert_eq!(argument(&plain, TAG).len(), PLAIN_BYTES);
+        assert_eq!(argument(&Request { demand_per_s: 1, ..plain }, TAG).len(), LEASE_BYTES);
+        assert_eq!(argument(&Request { unused_need: 1, ..plain }, TAG).len(), LEASE_BYTES);
         let owed = Owed { burst: 1, sustained: 0 };
-        assert_eq!(argument(&Request { owed, ..plain }).len(), FULL_BYTES);
+        assert_eq!(argument(&Request { owed, ..plain }, TAG).len(), FULL_BYTES);
     }
 }

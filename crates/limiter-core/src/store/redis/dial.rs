@@ -15,6 +15,7 @@ use redis::{
 };
 
 use super::address::HostPort;
+use super::command::argument;
 use super::counters::RedisCounters;
 use super::node::command;
 use super::{health, script};
@@ -189,7 +190,7 @@ fn check_role(role: Result<Value, RedisError>, wanted: Wanted) -> Result<(), Dia
 /// else the server has to say about it, calls will hear.
 async fn check_permissions(connection: &mut MultiplexedConnection) -> Result<(), DialError> {
     let Some(plan) = any_plan() else { return Ok(()) };
-    let look = command("EVALSHA", script::digest(), NO_BUCKET, &Request::peek(plan));
+    let look = command("EVALSHA", script::digest(), NO_BUCKET, argument(&Request::peek(plan), 0));
     match look.query_async::<Value>(connection).await {
         Err(error) if lacks_permission(&error) => Err(DialError::Permission(error)),
         Ok(_) | Err(_) => Ok(()),

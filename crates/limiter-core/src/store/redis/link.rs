@@ -42,6 +42,14 @@ pub(super) struct Link {
 /// A connection whose server knew the script when it was made.
 pub(super) struct Dialled {
     pub(super) connection: MultiplexedConnection,
+    tags: AtomicU16,
+}
+
+impl Dialled {
+    /// Comes again after more calls than a connection carries at a time.
+    pub(super) fn next_tag(&self) -> u16 {
+        self.tags.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 /// Why a link carries no call now.
@@ -119,7 +127,10 @@ impl Link {
     }
 
     pub(super) fn publish(&self, connection: Option<MultiplexedConnection>) {
-        self.connection.store(connection.map(|connection| Arc::new(Dialled { connection })));
+        let dialled = connection.map(|connection| {
+            Arc::new(Dialled { connection, tags: AtomicU16::new(fastrand::u16(..)) })
+        });
+        self.connection.store(dialled);
     }
 
     pub(super) fn heartbeat_answered(&self) {

@@ -93,6 +93,23 @@ pub(super) struct Node {
     supervisors: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// One call over one connection.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    key: &'a BucketKey,
+    request: &'a Request,
+    /// Tells it from the others that are out on its connection.
+    tag: u16,
+    /// The slot is on its way to this node.
+    asking: bool,
+}
+
+impl Call<'_> {
+    fn argument(&self) -> Vec<u8> {
+        command::argument(self.request, self.tag)
+    }
+}
+
 /// What came instead of a reply.
 pub(super) enum Failed {
     Store(StoreError),
@@ -231,8 +248,9 @@ impl Node {
     ) -> Result<Reply, Failed> {
         let mut entered = self.enter(key).map_err(Failed::Store)?;
         self.shared.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let call = Call { key, request, tag: entered.dialled.next_tag(), asking };
         let connection = entered.dialled.connection.clone();
-        let mut exchange = pin!(self.exchange(connection, key, request, asking));
+        let mut exchange = pin!(self.exchange(connection, call));
         let silence = Breaker::SILENCE.min(longest);
         let answer = match timeout(silence, exchange.as_mut()).await {
             Ok(answer) => answer,
@@ -249,7 +267,7 @@ impl Node {
             }
         };
         match answer {
-            Ok(value) => match reply(&value, request) {
+            Ok(value) => match reply(&value, &call) {
                 Ok(reply) => {
                     entered.answered();
                     Ok(reply)
@@ -295,30 +313,28 @@ impl Node {
     async fn exchange(
         &self,
         mut connection: MultiplexedConnection,
-        key: &BucketKey,
-        request: &Request,
-        asking: bool,
+        call: Call<'_>,
     ) -> Result<Value, RedisError> {
         let loads = self.loads.load(Ordering::Acquire);
-        let key = slots::spelled(key);
-        let by_name = command("EVALSHA", script::digest(), &key, request);
-        let answer = send(&mut connection, &by_name, asking).await;
+        let key = slots::spelled(call.key);
+        let by_name = command("EVALSHA", script::digest(), &key, call.argument());
+        let answer = send(&mut connection, &by_name, call.asking).await;
         if !says_no_script(&answer) {
             return answer;
         }
         {
             let _loading = self.loading.lock().await;
             if self.loads.load(Ordering::Acquire) == loads {
-                let answer = self.teach(&mut connection, &key, request, asking).await;
+                let answer = self.teach(&mut connection, &key, &call).await;
                 if answer.is_ok() {
                     self.loads.fetch_add(1, Ordering::Release);
                 }
                 return answer;
             }
         }
-        let answer = send(&mut connection, &by_name, asking).await;
+        let answer = send(&mut connection, &by_name, call.asking).await;
         if says_no_script(&answer) {
-            return self.teach(&mut connection, &key, request, asking).await;
+            return self.teach(&mut connection, &key, &call).await;
         }
         answer
     }
@@ -328,11 +344,10 @@ impl Node {
         &self,
         connection: &mut MultiplexedConnection,
         key: &str,
-        request: &Request,
-        asking: bool,
+        call: &Call<'_>,
     ) -> Result<Value, RedisError> {
         self.shared.counters.script_loads.fetch_add(1, Ordering::Relaxed);
-        send(connection, &command("EVAL", script::TEXT, key, request), asking).await
+        send(connection, &command("EVAL", script::TEXT, key, call.argument()), call.asking).await
     }
 
     fn failure(&self, entered: &mut Entered<'_>, error: RedisError) -> Failed {
@@ -387,9 +402,9 @@ fn concerns_one_slot(error: &RedisError) -> bool {
 }
 
 /// The command for a call: the script by its name (EVALSHA) or as a whole (EVAL).
-pub(super) fn command(verb: &str, script: &str, key: &str, request: &Request) -> Cmd {
+pub(super) fn command(verb: &str, script: &str, key: &str, argument: Vec<u8>) -> Cmd {
     let mut command = redis::cmd(verb);
-    command.arg(script).arg(1).arg(key).arg(command::argument(request));
+    command.arg(script).arg(1).arg(key).arg(argument);
     command
 }
 
@@ -413,7 +428,7 @@ fn says_no_script(answer: &Result<Value, RedisError>) -> bool {
     matches!(answer, Err(error) if error.kind() == no_script)
 }
 
-fn reply(value: &Value, request: &Request) -> Result<Reply, command::BadReply> {
+fn reply(value: &Value, call: &Call<'_>) -> Result<Reply, command::BadReply> {
     let bytes = if let Value::BulkString(bytes) = value { bytes.as_slice() } else { &[] };
-    command::reply(bytes, request)
+    command::reply(bytes, call.request, call.tag)
 }

@@ -68,6 +68,12 @@ impl Step {
         }
     }
 
+    /// Follows from the step, so that it differs from most others'.
+    fn tag(&self) -> u16 {
+        let [low, high, ..] = self.now.us().to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
     pub(super) fn send(&self, pipeline: &mut Pipeline, digest: &str) {
         pipeline.cmd("DEL").arg(KEY);
         match (&self.stored, self.bytes()) {
@@ -80,7 +86,7 @@ impl Step {
         let now = self.now.us();
         let (seconds, us) = (now / 1_000_000, now % 1_000_000);
         pipeline.cmd("EVALSHA").arg(digest).arg(3).arg(KEY).arg(seconds).arg(us);
-        pipeline.arg(command::argument(&self.request));
+        pipeline.arg(command::argument(&self.request, self.tag()));
         pipeline.cmd("GET").arg(KEY);
         pipeline.cmd("PTTL").arg(KEY);
     }
@@ -123,7 +129,7 @@ impl Answer {
 
     /// What differs from the model, if anything.
     pub(super) fn difference(&self, step: &Step, model: &Applied) -> Option<String> {
-        match command::reply(&self.reply, &step.request) {
+        match command::reply(&self.reply, &step.request, step.tag()) {
             Ok(reply) if reply == model.reply => {}
             Ok(reply) => return Some(replies(&reply, &model.reply)),
             Err(error) => return Some(error.to_string()),
@@ -140,7 +146,7 @@ impl Answer {
             return Some(format!("lifetime: script {:?}, model {keep}", self.keep));
         }
         let expected = match written {
-            Some((_, expires_us)) => Some(bytes_after(model, expires_us)),
+            Some((_, expires_us)) => Some(bytes_after(model, expires_us, step.tag())),
             None => step.bytes(),
         };
         if self.stored != expected {

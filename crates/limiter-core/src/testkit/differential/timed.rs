@@ -38,13 +38,14 @@ impl TimedRedis {
         now: Timestamp,
     ) -> RedisResult<Reply> {
         let (seconds, us) = (now.us() / 1_000_000, now.us() % 1_000_000);
+        let tag = fastrand::u16(..);
         let mut call = redis::cmd("EVALSHA");
         let name = key.to_string();
         let told = |number: u64| format!("{number}{name}");
         call.arg(&self.digest).arg(3).arg(&name).arg(told(seconds)).arg(told(us));
-        call.arg(command::argument(request));
+        call.arg(command::argument(request, tag));
         let text: Vec<u8> = call.query(&mut self.connection)?;
-        Ok(command::reply(&text, request).expect("the script's reply fits"))
+        Ok(command::reply(&text, request, tag).expect("the script's reply fits"))
     }
 
     /// How long the key lives on, in milliseconds, as Redis' `PTTL` tells it.
