@@ -30,6 +30,7 @@ const ROUNDS: usize = 21;
 const ROUNDS_QUICK: usize = 7;
 /// Decisions of one thread in a slice.
 const DECISIONS: u32 = 2_000_000;
+const DECISIONS_QUICK: u32 = 500_000;
 /// Threads that share a key must have run at the same time: a slice counts if it took no longer than
 /// this times the CPU time of its busiest thread. Otherwise it is tried again.
 const OVERLAP: f64 = 1.3;
@@ -87,7 +88,8 @@ fn measure(quick: bool, seed: u64, sabotage: Option<Sabotage>) -> anyhow::Result
     let mut report = Report::new("decide", seed);
     let mut random = fastrand::Rng::with_seed(seed);
     let keys = if quick { KEYS_QUICK } else { KEYS };
-    let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
+    let (rounds, decisions) =
+        if quick { (ROUNDS_QUICK, DECISIONS_QUICK) } else { (ROUNDS, DECISIONS) };
     let (hot, wide) = (Order::one_key(), Order::zipf(keys, &mut random));
     let subjects = subject::all(keys, sabotage)?;
     let mut cells = Vec::new();
@@ -102,11 +104,13 @@ fn measure(quick: bool, seed: u64, sabotage: Option<Sabotage>) -> anyhow::Result
         for place in places {
             let cell = cells.get_mut(place).context("a cell")?;
             let order = if cell.scenario == Scenario::Wide { &wide } else { &hot };
-            let ns = slice(cell.subject, order, cell.scenario.threads(), &mut random)?;
+            let decisions = cell.subject.decisions(decisions);
+            let threads = cell.scenario.threads();
+            let ns = slice(cell.subject, order, threads, decisions, &mut random)?;
             // The first round fills caches.
             if round > 0 && ns.is_finite() {
                 cell.ns.push(ns);
-                report.samples(u64::from(cell.subject.decisions(DECISIONS)));
+                report.samples(u64::from(decisions));
             }
         }
     }
@@ -138,24 +142,29 @@ fn slice(
     subject: &dyn Subject,
     order: &Order,
     threads: usize,
+    decisions: u32,
     random: &mut fastrand::Rng,
 ) -> anyhow::Result<f64> {
     for _try in 0..TRIES_MAX {
         let starts: Vec<usize> = (0..threads).map(|_| random.usize(..)).collect();
         let began = tokio::time::Instant::now();
-        let spent = run_threads(subject, order, &starts)?;
+        let spent = run_threads(subject, order, decisions, &starts)?;
         let busiest = spent.iter().copied().fold(0.0, f64::max);
         if threads == 1 || began.elapsed().as_secs_f64() * 1e9 <= OVERLAP * busiest {
-            let decisions = f64::from(subject.decisions(DECISIONS));
             let threads = f64::from(u32::try_from(threads)?);
-            return Ok(spent.iter().sum::<f64>() / (decisions * threads));
+            return Ok(spent.iter().sum::<f64>() / (f64::from(decisions) * threads));
         }
     }
     Ok(f64::NAN)
 }
 
 /// CPU nanoseconds of each thread.
-fn run_threads(subject: &dyn Subject, order: &Order, starts: &[usize]) -> anyhow::Result<Vec<f64>> {
+fn run_threads(
+    subject: &dyn Subject,
+    order: &Order,
+    decisions: u32,
+    starts: &[usize],
+) -> anyhow::Result<Vec<f64>> {
     let together = Barrier::new(starts.len());
     let together = &together;
     // A decision that has to wait after all finds its timers.
@@ -167,7 +176,7 @@ fn run_threads(subject: &dyn Subject, order: &Order, starts: &[usize]) -> anyhow
                 let _inside = runtime.enter();
                 together.wait();
                 let before = thread_cpu_ns()?;
-                subject.decide(&mut order.from(start), subject.decisions(DECISIONS))?;
+                subject.decide(&mut order.from(start), decisions)?;
                 Ok(store::quotient(thread_cpu_ns()?.saturating_sub(before), 1))
             })
         };

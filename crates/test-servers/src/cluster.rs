@@ -131,18 +131,19 @@ impl Cluster {
         })
     }
 
-    /// Waits until all living nodes see the same owners, all of them living.
+    /// Waits until all living nodes see the same owners, all of them living, and know by which of
+    /// their changes: a node that moves a slot without knowing the newest change may be overruled.
     pub fn until_agreed(&self) -> anyhow::Result<()> {
         until("all nodes see the same owners", || {
             let mut views = Vec::new();
             for node in self.nodes.iter().filter(|node| node.is_running()) {
-                views.push(owners(node)?);
+                views.push((owners(node)?, changes(node)?));
             }
             let running = |port: &u16| {
                 self.nodes.iter().any(|node| node.port() == *port && node.is_running())
             };
             let same = views.windows(2).all(|pair| pair.first() == pair.last());
-            let living = views.first().is_some_and(|ports| ports.iter().all(running));
+            let living = views.first().is_some_and(|(ports, _)| ports.iter().all(running));
             Ok((same && living).then_some(()))
         })
     }
@@ -268,6 +269,26 @@ impl Migration<'_> {
 /// Ports of the primaries, in the order of their slots.
 fn owners(node: &Server) -> anyhow::Result<Vec<u16>> {
     Ok(ranges(node)?.into_iter().map(|(_, _, port)| port).collect())
+}
+
+/// Each node that has slots, with the number of its last change, as a node sees them.
+fn changes(node: &Server) -> anyhow::Result<Vec<(String, String)>> {
+    let told: String = node.query("CLUSTER NODES")?;
+    let mut changes: Vec<(String, String)> = told
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [id, _address, _flags, _primary, _ping, _pong, epoch, _link, slots @ ..] = &*words
+            else {
+                return None;
+            };
+            // One in brackets is on its way, and told by its two nodes only.
+            let has_slots = slots.iter().any(|slot| !slot.starts_with('['));
+            has_slots.then(|| ((*id).to_owned(), (*epoch).to_owned()))
+        })
+        .collect();
+    changes.sort_unstable();
+    Ok(changes)
 }
 
 fn owner_port(node: &Server, slot: u16) -> anyhow::Result<u16> {

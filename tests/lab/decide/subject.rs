@@ -19,6 +19,7 @@ use limiter_core::{
     Basis, BucketKey, Clock, Contract, Cost, Found, Limiter, LimiterSettings, Reply, Request,
     SystemClock, bucket,
 };
+use tokio::runtime::Handle;
 
 use crate::store::{contract, key, plan, quotient};
 
@@ -175,6 +176,8 @@ struct Generous {
 /// Tokens of a lease, and how long it lives.
 const LENT: u64 = u32::MAX as u64;
 const VALID: Duration = Duration::from_secs(7 * 86_400);
+/// Where each decision is a call, one in so many is enough.
+const SLOW_PART: u32 = 50;
 
 impl BucketStore for Generous {
     fn call(
@@ -198,6 +201,7 @@ struct Weir {
     keys: Vec<BucketKey>,
     contract: Contract,
     spells_keys: bool,
+    lends: bool,
     made: AtomicU64,
     leased: AtomicU64,
 }
@@ -206,7 +210,8 @@ impl Weir {
     fn new(keys: Vec<BucketKey>, sabotage: Option<Sabotage>) -> anyhow::Result<Weir> {
         let clock = SystemClock::new();
         let own: Arc<dyn Clock> = Arc::new(clock);
-        let store = Generous { clock, lends: sabotage != Some(Sabotage::NoLease) };
+        let lends = sabotage != Some(Sabotage::NoLease);
+        let store = Generous { clock, lends };
         let limiter = Limiter::new(Arc::new(store), own, LimiterSettings::default());
         let plan = plan(1_000_000_000, "1000000/s", None)?;
         let contract = contract(*keys.first().context("no keys")?, plan);
@@ -222,6 +227,7 @@ impl Weir {
             keys,
             contract,
             spells_keys: sabotage == Some(Sabotage::SpelledKey),
+            lends,
             made: AtomicU64::new(0),
             leased: AtomicU64::new(0),
         })
@@ -243,9 +249,11 @@ impl Subject for Weir {
             }
             let contract = Contract { key, ..self.contract };
             // In place, as a caller's own future would hold it: moving it costs more than deciding.
-            let decision = pin!(self.limiter.decide(&contract, Cost::ONE));
-            let Poll::Ready(decision) = decision.poll(&mut context) else {
-                bail!("a decision that waits");
+            let mut decision = pin!(self.limiter.decide(&contract, Cost::ONE));
+            let decision = match decision.as_mut().poll(&mut context) {
+                Poll::Ready(decision) => decision,
+                // For the call of another thread. It counts, as every step of a decision does.
+                Poll::Pending => Handle::current().block_on(decision),
             };
             ensure!(decision.is_allowed(), "Weir refuses: {decision:?}");
             leased += u64::from(decision.basis == Basis::Lease);
@@ -253,6 +261,10 @@ impl Subject for Weir {
         self.made.fetch_add(u64::from(count), Ordering::Relaxed);
         self.leased.fetch_add(leased, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn decisions(&self, usual: u32) -> u32 {
+        if self.lends { usual } else { usual / SLOW_PART }
     }
 
     fn leased(&self) -> Option<(u64, u64)> {

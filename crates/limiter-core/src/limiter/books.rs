@@ -358,7 +358,8 @@ impl Books {
                 {
                     self.testimony = Some(Box::new(witness));
                 }
-                let older = reply.at < last.reply.at
+                let age = |reply: &Reply| (reply.at, reply.granted_total);
+                let older = age(reply) < age(&last.reply)
                     && reply.incarnation == last.reply.incarnation
                     && reply.plan.version <= last.reply.plan.version;
                 if !older {

@@ -30,7 +30,7 @@ const WAITERS_MAX: usize = 16_384;
 #[derive(Debug)]
 pub(crate) struct Entry {
     lease: LeaseWord,
-    /// Tokens that the store had left after the last reply.
+    /// Tokens that the store had left after its newest reply.
     left_at_store: AtomicU64,
     /// A spend that leaves fewer tokens than this prefetches.
     prefetch_below: AtomicU32,
@@ -161,6 +161,9 @@ impl Entry {
             Ok(reply) => {
                 let seen = Seen { reply, sent, received, epoch };
                 books.note(&seen, out.as_deref(), around);
+                // First of all: what a reply lends is not left at the store any more.
+                let left = books.last().map_or(0, |last| last.available());
+                self.left_at_store.store(left, Ordering::Relaxed);
                 if lane == Lane::Main {
                     self.credit(books, &seen);
                 }
@@ -426,7 +429,8 @@ impl Entry {
                 Claim::Waiting(_) if !waiter.is_waiting() => {}
                 Claim::Waiting(_) if granted >= cost => {
                     let held = u64::from(self.lease.held(tick));
-                    let remaining = seen.available() + (granted - cost) + held;
+                    let left = self.left_at_store.load(Ordering::Relaxed);
+                    let remaining = left + (granted - cost) + held;
                     let outcome = Outcome::Allowed { remaining };
                     if waiter.answer(Ok(Decision { outcome, basis: Basis::Store, standing })) {
                         granted -= cost;
@@ -486,7 +490,6 @@ impl Entry {
 
     fn publish(&self, books: &mut Books, seen: &Seen, around: &Surroundings) {
         let in_word = self.lease.tokens();
-        self.left_at_store.store(seen.available(), Ordering::Relaxed);
         let below = books.demand.prefetch_below(around.round_trip).min(u64::from(in_word / 2) + 1);
         self.prefetch_below.store(u32::try_from(below).unwrap_or(u32::MAX), Ordering::Relaxed);
         books.pace(seen, in_word, around);

@@ -23,9 +23,11 @@ pub(crate) struct Seen {
 impl Seen {
     /// A denial that holds from the last reply until `short` more tokens can exist; `None` when
     /// the store has to be asked. Measured from the sending, so nobody is denied a token that is
-    /// there; told from the receipt, so nobody comes back too early.
+    /// there; told from the receipt, so nobody comes back too early. A thread that was held up may
+    /// come with a `now` from before the sending.
     pub(crate) fn denial(&self, short: u64, now: Timestamp) -> Option<Wait> {
         match self.reply.wait(short) {
+            Wait::Until(Duration::ZERO) => None,
             Wait::Until(wait) if now < self.sent.after(wait) => Some(self.told(wait, now)),
             // A reset or a newer plan comes as a newer version; tokens that others give back do not.
             Wait::Never if now < self.sent.after(NEVER_REPEATED_MAX) => Some(Wait::Never),
@@ -117,5 +119,31 @@ impl Seen {
             },
         );
         too_full.then(|| self.witness(moved))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket;
+    use crate::call::{PlanVersion, Request};
+    use crate::limit::Limits;
+    use crate::units::Capacity;
+
+    #[test]
+    fn who_asked_before_a_reply_was_sent_for_is_not_denied_what_it_left() {
+        let at = |us: u64| Timestamp::from_us(1_000_000_000 + us);
+        let limit = Limit::new(Capacity::new(2).unwrap(), "10/s".parse().unwrap()).unwrap();
+        let plan = PlanNumbers { version: PlanVersion(2), limits: Limits::burst_only(limit) };
+        let asked_for = |tokens| {
+            let request = Request::take(plan, tokens, tokens);
+            let reply = bucket::apply(None, Found::Nothing, &request, at(0)).reply;
+            Seen { reply, sent: at(100), received: at(600), epoch: 0 }
+        };
+        for now in [at(50), at(100), at(700)] {
+            assert_eq!(asked_for(1).denial(1, now), None, "one is left");
+        }
+        let wait = Wait::Until(Duration::from_micros(100_550));
+        assert_eq!(asked_for(2).denial(1, at(50)), Some(wait), "none is left");
     }
 }

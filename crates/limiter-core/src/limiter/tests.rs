@@ -1,6 +1,7 @@
 //! What a limiter promises whatever its store does: one call at a time for a key, an answer within
 //! the deadline, and no token lost or charged twice.
 
+mod crowds;
 mod leases;
 mod obedient;
 
@@ -34,7 +35,8 @@ impl Clock for PausedClock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     Answer,
-    AnswerAfter(Duration),
+    /// Applies the call after the first time, and answers after the other.
+    AnswerAfter(Duration, Duration),
     /// Applies the call, and answers when a permit is given.
     AnswerOnPermit,
     Hang,
@@ -62,9 +64,13 @@ impl BucketStore for Scripted {
         let source = || std::io::Error::other("scripted").into();
         match act {
             Act::Answer => self.buckets.call(key, request).await,
-            Act::AnswerAfter(applied) => {
+            Act::AnswerAfter(applied, answered) => {
                 tokio::time::sleep(applied).await;
-                self.buckets.call(key, request).await
+                let reply = self.buckets.call(key, request).await;
+                if !answered.is_zero() {
+                    tokio::time::sleep(answered).await;
+                }
+                reply
             }
             Act::AnswerOnPermit => {
                 let reply = self.buckets.call(key, request).await;

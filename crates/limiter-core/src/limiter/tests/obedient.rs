@@ -16,7 +16,7 @@ async fn remaining_counts_down_and_a_denial_tells_its_wait() {
 /// it was told to. Returns what refused it then.
 async fn refused_after_waiting(refill: &str, applies_after: Duration) -> Vec<(Duration, Decision)> {
     let world = World::leasing(10, refill, FailurePolicy::CLOSED);
-    *world.store.otherwise.lock() = Act::AnswerAfter(applies_after);
+    *world.store.otherwise.lock() = Act::AnswerAfter(applies_after, Duration::ZERO);
     let mut refused = Vec::new();
     world.take(10).await;
     let began = Instant::now();

@@ -141,11 +141,12 @@ impl Cluster {
         }
     }
 
-    /// The node that a call was sent to, if it can be called now.
+    /// The node that a call was sent to, if it is known. Whether it can be called now it tells
+    /// itself: a redirection to a silent node is no refusal.
     fn follow(&self, slot: u16, redirect: &Redirect) -> Option<Arc<Node>> {
         self.wish.notify_one();
         let to = redirect.to.as_ref()?;
-        let found = self.map.load().node(to).cloned().filter(|node| node.is_answering());
+        let found = self.map.load().node(to).cloned();
         let Some(node) = found else {
             let mut hints = self.hints.lock();
             if hints.len() < HINTS_MAX && !hints.contains(to) {
@@ -153,7 +154,7 @@ impl Cluster {
             }
             return None;
         };
-        if !redirect.ask {
+        if !redirect.ask && node.is_answering() {
             let _changing = self.changing.lock();
             let map = self.map.load_full();
             // Another call may have been told the same, or somebody newer something else.
