@@ -30,6 +30,7 @@ use crate::config::UpgradeRules;
 use crate::metrics::Metrics;
 use crate::peer::{Peer, Place};
 use crate::reply::Problem;
+use crate::server::Activity;
 use crate::upstream::InFlight;
 
 /// Bytes under way in each direction of a connection.
@@ -167,7 +168,8 @@ impl Upgrades {
             let detail = "the client has as many upgraded connections as it may";
             return Err(Problem::new(ErrorCode::TooManyConnections, detail).retry(TRY_AGAIN));
         };
-        Ok(Upgrade { wish, entered, place: Arc::clone(&peer.place), pass, half_open_max })
+        let (place, activity) = (Arc::clone(&peer.place), Arc::clone(&peer.activity));
+        Ok(Upgrade { wish, entered, place, activity, pass, half_open_max })
     }
 
     /// Waits until there is none.
@@ -215,6 +217,8 @@ pub(crate) struct Upgrade {
     entered: Entered,
     /// Its place among all connections.
     place: Place,
+    /// What else happens on its connection: nothing more.
+    activity: Arc<Activity>,
     pass: Pass,
     /// Longest silence once one side has ended.
     half_open_max: Duration,
@@ -229,6 +233,7 @@ impl Upgrade {
         out: Option<InFlight>,
         edge: Arc<Edge<S>>,
     ) -> Response<ReplyBody> {
+        self.activity.leaves_http();
         let service = hyper::upgrade::on(&mut response);
         let headers = response.headers_mut();
         headers.remove(CONTENT_LENGTH); // what follows has no length
@@ -248,7 +253,7 @@ impl Upgrade {
 
     /// Passes bytes both ways until it ends; why it did.
     async fn joined<S: BucketStore>(self, service: OnUpgrade, edge: &Edge<S>) -> &'static str {
-        let Upgrade { wish, entered, place, pass, half_open_max } = self;
+        let Upgrade { wish, entered, place, pass, half_open_max, .. } = self;
         let ends = async { tokio::try_join!(wish.caller, service) };
         let Ok(Ok((caller, service))) = tokio::time::timeout(SWITCH_MAX, ends).await else {
             return "a side was gone before it began";

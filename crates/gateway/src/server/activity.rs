@@ -51,6 +51,11 @@ impl Activity {
     pub(crate) fn exchanges(&self) -> Exchanges {
         Exchanges(self.exchanges.load(Ordering::Relaxed))
     }
+
+    /// The connection leaves HTTP: what comes on it from now on is no request head.
+    pub(crate) fn leaves_http(&self) {
+        self.exchanges.fetch_add(OPEN, Ordering::Relaxed);
+    }
 }
 
 /// A request that counts among its connection's as long as this lives: also one that is abandoned.
