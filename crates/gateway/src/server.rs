@@ -137,11 +137,12 @@ pub(crate) async fn run<S: BucketStore>(
         .map(|bound| (bound.http2, bound.proxies, bound.opening, bound.sockets.into_iter()))
         .collect();
     for number in 0..workers {
-        let own = sockets.iter_mut().flat_map(|(http2, proxies, opening, sockets)| {
+        let listeners = sockets.iter_mut().enumerate();
+        let own = listeners.flat_map(|(listener, (http2, proxies, opening, sockets))| {
             let own = sockets.next().unwrap_or_default().into_iter();
             own.map(move |socket| {
                 let (proxies, opening) = (Arc::clone(proxies), opening.clone());
-                Entrance { socket, http2: *http2, proxies, opening }
+                Entrance { listener, socket, http2: *http2, proxies, opening }
             })
         });
         let worker = Worker::new(Arc::clone(&shared), own.collect(), number);

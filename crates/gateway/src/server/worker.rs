@@ -47,6 +47,8 @@ pub(crate) struct Worker<S> {
 /// A worker's part of a listener.
 #[derive(Debug)]
 pub(crate) struct Entrance {
+    /// Its number among the listeners.
+    pub listener: usize,
     /// Its own, until a successor has it.
     pub socket: Arc<Lent>,
     /// HTTP/2 beside HTTP/1.1.
@@ -72,9 +74,9 @@ impl<S: BucketStore> Worker<S> {
     ) -> Worker<S> {
         let mut sockets = Vec::with_capacity(entrances.len());
         let live = shared.live(number, |bounds| {
-            let door = |Entrance { socket, http2, proxies, opening }| {
+            let door = |Entrance { listener, socket, http2, proxies, opening }| {
                 sockets.push(socket);
-                Door::new(proxies, opening, http2, bounds)
+                Door::new(listener, proxies, opening, http2, bounds)
             };
             entrances.into_iter().map(door).collect()
         });
