@@ -170,6 +170,18 @@ pub(crate) fn clean_response(headers: &mut HeaderMap, request_id: &HeaderValue) 
     headers.insert(REQUEST_ID, request_id.clone());
 }
 
+/// Makes one field of a `Cookie` whose pairs came in fields of their own, as HTTP/2 allows and
+/// nobody else understands (RFC 9113, section 8.2.3).
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let pairs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&pairs.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
 /// Whether a message is framed in the one way that is passed on: no transfer coding, or `chunked`
 /// once.
 pub(crate) fn is_chunked_or_nothing(headers: &HeaderMap) -> bool {
