@@ -232,13 +232,14 @@ pub async fn serve_with<S: BucketStore>(
     get_ready(&edge, &context).await;
     let operations_drain = ops::serve(operations, router, &context).map_err(Failure::other)?;
     let ended = server::run(shared, bound, workers).await;
-    if let Some(last_lines) = last_lines {
-        last_lines.wait().await;
-    }
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
     }
+    // The operations port holds the log too, whose last line is known when nobody does.
     operations_drain.start();
+    if let Some(last_lines) = last_lines {
+        last_lines.wait().await;
+    }
     ended.map_err(Failure::other)
 }
 
