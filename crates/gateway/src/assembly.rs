@@ -1,6 +1,6 @@
 //! Puts a gateway together: the only file that knows which store, policy source and sink there are.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -340,8 +340,7 @@ fn gateway_id(control: &ControlConfig) -> Result<String, Failure> {
 
 /// Where the operations port can be called. Bound to every address, it has no single one.
 fn ops_url(at: SocketAddr) -> Option<String> {
-    let everywhere = at.ip() == Ipv4Addr::UNSPECIFIED || at.ip() == Ipv6Addr::UNSPECIFIED;
-    (!everywhere).then(|| format!("http://{at}"))
+    (!at.ip().is_unspecified()).then(|| format!("http://{at}"))
 }
 
 fn announce(context: &Context, bound: &[Bound], operations_at: SocketAddr) {

@@ -27,6 +27,7 @@ use wire::error::ErrorCode;
 
 use crate::body::{Incoming, ReplyBody};
 use crate::config::UpgradeRules;
+use crate::headers::{only, tokens};
 use crate::metrics::Metrics;
 use crate::peer::{Peer, Place};
 use crate::reply::Problem;
@@ -74,7 +75,7 @@ impl Wish {
     /// All but those that can be passed on are no mistakes: a server may ignore an `Upgrade`, and
     /// then the request is answered as if it had none.
     fn of(request: &mut Request<Incoming>) -> Option<Wish> {
-        let protocols = only(request.headers())?;
+        let protocols = only(request.headers(), &UPGRADE)?;
         let fits = request.body().is_end_stream()
             && has_token(request.headers(), b"upgrade")
             && !tokens(protocols).any(is_h2c);
@@ -90,23 +91,12 @@ impl Wish {
 
     /// What the service has agreed to; `None` if nobody asked for it.
     pub(crate) fn agreed(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        let protocol = only(headers)?;
+        let protocol = only(headers, &UPGRADE)?;
         let asked = |named: &[u8]| {
             tokens(&self.protocols).any(|protocol| protocol.eq_ignore_ascii_case(named))
         };
         (tokens(protocol).next().is_some() && tokens(protocol).all(asked)).then(|| protocol.clone())
     }
-}
-
-fn only(headers: &HeaderMap) -> Option<&HeaderValue> {
-    let mut values = headers.get_all(UPGRADE).iter();
-    let first = values.next()?;
-    values.next().is_none().then_some(first)
-}
-
-fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    let tokens = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    tokens.filter(|token| !token.is_empty())
 }
 
 fn has_token(headers: &HeaderMap, wanted: &[u8]) -> bool {
@@ -428,8 +418,8 @@ mod tests {
 
     #[test]
     fn two_upgrade_fields_have_two_readings() {
-        assert!(only(&headers(&UPGRADE, &["websocket"])).is_some());
-        assert!(only(&headers(&UPGRADE, &["websocket", "x"])).is_none());
-        assert!(only(&headers(&UPGRADE, &[])).is_none());
+        assert!(only(&headers(&UPGRADE, &["websocket"]), &UPGRADE).is_some());
+        assert!(only(&headers(&UPGRADE, &["websocket", "x"]), &UPGRADE).is_none());
+        assert!(only(&headers(&UPGRADE, &[]), &UPGRADE).is_none());
     }
 }
