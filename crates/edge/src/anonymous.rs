@@ -20,16 +20,23 @@ pub fn anonymous_client(plan: &str) -> String {
     format!("anonymous.{plan}")
 }
 
-/// What shares a bucket with an address: itself, in IPv4 also where it is written as IPv6; in IPv6
-/// its /64, because every customer has so many addresses.
-pub fn prefix_of(address: IpAddr) -> String {
+/// What is one customer's: an address, in IPv4 also where it is written as IPv6; of IPv6 its /64,
+/// because every customer has so many addresses.
+pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => {
             let host_bits = u128::BITS - IPV6_NETWORK_BITS;
-            let network = Ipv6Addr::from_bits(address.to_bits() >> host_bits << host_bits);
-            format!("{network}/{IPV6_NETWORK_BITS}")
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> host_bits << host_bits))
         }
+    }
+}
+
+/// What shares a bucket with an address: its [network](network_of), as text.
+pub fn prefix_of(address: IpAddr) -> String {
+    match network_of(address) {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(network) => format!("{network}/{IPV6_NETWORK_BITS}"),
     }
 }
 

@@ -23,7 +23,7 @@ mod region; // a region's part of every plan
 mod record; // what is kept about a request
 mod ticket; // an admitted request, until it has ended
 
-pub use anonymous::{anonymous_client, prefix_of};
+pub use anonymous::{anonymous_client, network_of, prefix_of};
 pub use call::{
     Admission, AuthMode, Call, Observed, Presented, Refusal, RouteTerms, Seen, Told, ToldLimit,
     ToldTightest,

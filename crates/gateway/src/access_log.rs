@@ -24,6 +24,7 @@ use http_body::{Body as _, Frame};
 
 use crate::body::{BodyError, ReplyBody};
 use crate::config::AccessLogRules;
+use crate::headers::only;
 
 mod line; // a note in words
 mod metrics; // lines that are lost
@@ -282,12 +283,7 @@ fn usual(method: &Method) -> &'static str {
 
 /// The id of the W3C's trace context, if there is exactly one that is well formed.
 fn trace_id(headers: &HeaderMap) -> Option<[u8; 32]> {
-    let mut values = headers.get_all(TRACE_PARENT).iter();
-    let value = values.next()?.as_bytes();
-    if values.next().is_some() {
-        return None;
-    }
-    let mut parts = value.split(|byte| *byte == b'-');
+    let mut parts = only(headers, &TRACE_PARENT)?.as_bytes().split(|byte| *byte == b'-');
     let (version, id, parent) = (parts.next()?, parts.next()?, parts.next()?);
     let hex = |text: &[u8]| text.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let nothing = id.iter().all(|byte| *byte == b'0');

@@ -1,6 +1,6 @@
 //! Puts a gateway together: the only file that knows which store, policy source and sink there are.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -232,13 +232,14 @@ pub async fn serve_with<S: BucketStore>(
     get_ready(&edge, &context).await;
     let operations_drain = ops::serve(operations, router, &context).map_err(Failure::other)?;
     let ended = server::run(shared, bound, workers).await;
-    if let Some(last_lines) = last_lines {
-        last_lines.wait().await;
-    }
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
     }
+    // The operations port holds the log too, whose last line is known when nobody does.
     operations_drain.start();
+    if let Some(last_lines) = last_lines {
+        last_lines.wait().await;
+    }
     ended.map_err(Failure::other)
 }
 
@@ -339,8 +340,7 @@ fn gateway_id(control: &ControlConfig) -> Result<String, Failure> {
 
 /// Where the operations port can be called. Bound to every address, it has no single one.
 fn ops_url(at: SocketAddr) -> Option<String> {
-    let everywhere = at.ip() == Ipv4Addr::UNSPECIFIED || at.ip() == Ipv6Addr::UNSPECIFIED;
-    (!everywhere).then(|| format!("http://{at}"))
+    (!at.ip().is_unspecified()).then(|| format!("http://{at}"))
 }
 
 fn announce(context: &Context, bound: &[Bound], operations_at: SocketAddr) {

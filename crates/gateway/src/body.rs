@@ -12,12 +12,12 @@ use http_body::{Body, Frame, SizeHint};
 /// A body as the engine hands it over.
 pub(crate) use hyper::body::Incoming;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep};
 
+pub(crate) use self::download::Download;
 use crate::access_log::{Note, Noted};
 use crate::headers::clean_trailers;
-use crate::upstream::InFlight;
-use crate::upstream::connections::Lease;
+
+mod download; // a service's body
 
 /// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
@@ -126,9 +126,7 @@ impl Upload {
         let stream = Stream { body, bound, seen: 0, progress, end: Some(sender), note };
         (Upload::Stream(stream), Some(watch))
     }
-}
 
-impl Upload {
     /// The body, if nothing of it was read yet.
     pub(crate) fn unread(self) -> Option<Incoming> {
         match self {
@@ -240,85 +238,6 @@ pub(crate) enum ReplyBody {
     Noted(Box<Noted>),
 }
 
-/// A service's body: ends when the service is silent for too long, and gives its connection back
-/// once it is read to the end.
-#[derive(Debug)]
-pub(crate) struct Download {
-    body: Incoming,
-    idle: Duration,
-    end: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-    waiting: bool,
-    lease: Option<Lease>,
-    _out: InFlight,
-}
-
-impl Download {
-    /// A body over a leased connection, to be read by `end`.
-    pub(crate) fn new(
-        body: Incoming,
-        idle: Duration,
-        end: Option<Instant>,
-        lease: Lease,
-        out: InFlight,
-    ) -> Download {
-        Download { body, idle, end, timer: None, waiting: false, lease: Some(lease), _out: out }
-    }
-
-    fn is_late(&self) -> bool {
-        self.end.is_some_and(|end| end <= Instant::now())
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.is_late() {
-            return Poll::Ready(Some(Err(BodyError::Late)));
-        }
-        match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(None) => {
-                self.give_back();
-                Poll::Ready(None)
-            }
-            Poll::Ready(Some(piece)) => {
-                self.waiting = false;
-                Poll::Ready(Some(piece.map(clean).map_err(BodyError::Broken)))
-            }
-            Poll::Pending => {
-                ready!(self.poll_idle(cx));
-                let error =
-                    if self.is_late() { BodyError::Late } else { BodyError::Stalled(self.idle) };
-                Poll::Ready(Some(Err(error)))
-            }
-        }
-    }
-
-    /// The timer exists only once a body made us wait, and is then used again.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let idle = self.idle;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
-        if !self.waiting {
-            self.waiting = true;
-            let until = Instant::now() + idle;
-            timer.as_mut().reset(self.end.map_or(until, |end| end.min(until)));
-        }
-        timer.as_mut().poll(cx)
-    }
-
-    fn give_back(&mut self) {
-        if let Some(lease) = self.lease.take() {
-            lease.give_back();
-        }
-    }
-}
-
-impl Drop for Download {
-    fn drop(&mut self) {
-        // The engine stops polling after the last byte of a body whose length it knows.
-        if self.body.is_end_stream() {
-            self.give_back();
-        }
-    }
-}
-
 impl Body for ReplyBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -344,7 +263,7 @@ impl Body for ReplyBody {
         match self {
             ReplyBody::Empty => true,
             ReplyBody::Own(bytes) => bytes.is_empty(),
-            ReplyBody::Service(download) => download.body.is_end_stream(),
+            ReplyBody::Service(download) => download.is_end_stream(),
             ReplyBody::Noted(noted) => noted.body.is_end_stream(),
         }
     }
@@ -353,7 +272,7 @@ impl Body for ReplyBody {
         match self {
             ReplyBody::Empty => SizeHint::with_exact(0),
             ReplyBody::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            ReplyBody::Service(download) => download.body.size_hint(),
+            ReplyBody::Service(download) => download.size_hint(),
             ReplyBody::Noted(noted) => noted.body.size_hint(),
         }
     }

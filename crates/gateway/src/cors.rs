@@ -12,7 +12,7 @@ use http::header::{
 use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::body::ReplyBody;
-use crate::headers::{REQUEST_ID, SOURCE};
+use crate::headers::{REQUEST_ID, SOURCE, tokens};
 
 /// What a page may read of every answer, besides what the route adds.
 pub(crate) const EXPOSED: &str = "Retry-After, Retry-After-Ms, RateLimit, RateLimit-Policy, \
@@ -99,11 +99,8 @@ pub(crate) fn asked_about(method: &Method, headers: &HeaderMap) -> Option<Method
 }
 
 fn vary_by_origin(headers: &mut HeaderMap) {
-    let said = headers.get_all(VARY).iter().any(|value| {
-        let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-        names.any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"))
-    });
-    if !said {
+    let origin = |name: &[u8]| name == b"*" || name.eq_ignore_ascii_case(b"origin");
+    if !headers.get_all(VARY).iter().flat_map(tokens).any(origin) {
         headers.append(VARY, HeaderValue::from_static("Origin"));
     }
 }

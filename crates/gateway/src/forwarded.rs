@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
 
 use crate::anonymous;
-use crate::headers::{FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO};
+use crate::headers::{FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, only};
 use crate::peer::Peer;
 use crate::route::canonical_host;
 
@@ -63,12 +63,6 @@ fn element(caller: IpAddr, proto: Option<&str>) -> String {
         IpAddr::V6(caller) => format!("\"[{caller}]\""),
     };
     proto.map_or_else(|| format!("for={caller}"), |proto| format!("for={caller};proto={proto}"))
-}
-
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next()?;
-    values.next().is_none().then_some(first)
 }
 
 fn prepend(headers: &mut HeaderMap, name: &HeaderName, before: &str) {

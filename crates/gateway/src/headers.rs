@@ -91,10 +91,8 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if !headers.keys().any(|name| is_hop_by_hop(name.as_str())) {
         return;
     }
-    let trailers = headers.get_all(TE).iter().any(|value| {
-        let mut codings = value.as_bytes().split(|byte| *byte == b',');
-        codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-    });
+    let trailers = |coding: &[u8]| coding.eq_ignore_ascii_case(b"trailers");
+    let trailers = headers.get_all(TE).iter().flat_map(tokens).any(trailers);
     if headers.contains_key(CONNECTION) {
         for name in named_by_connection(headers) {
             headers.remove(name);
@@ -124,9 +122,21 @@ fn is_hop_by_hop(name: &str) -> bool {
 }
 
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    let values = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
-    let tokens = values.flat_map(|value| value.split(|byte| *byte == b','));
-    tokens.filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok()).collect()
+    let tokens = headers.get_all(CONNECTION).iter().flat_map(tokens);
+    tokens.filter_map(|token| HeaderName::from_bytes(token).ok()).collect()
+}
+
+/// What a field lists, separated by commas.
+pub(crate) fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let tokens = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    tokens.filter(|token| !token.is_empty())
+}
+
+/// The value of a field that stands there exactly once.
+pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    values.next().is_none().then_some(first)
 }
 
 /// What a service is told about the caller.
@@ -168,6 +178,18 @@ pub(crate) fn clean_response(headers: &mut HeaderMap, request_id: &HeaderValue) 
     headers.remove(TE);
     remove_matching(headers, |name| name.starts_with("x-weir-"));
     headers.insert(REQUEST_ID, request_id.clone());
+}
+
+/// Makes one field of a `Cookie` whose pairs came in fields of their own, as HTTP/2 allows and
+/// nobody else understands (RFC 9113, section 8.2.3).
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let pairs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&pairs.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
 }
 
 /// Whether a message is framed in the one way that is passed on: no transfer coding, or `chunked`

@@ -139,7 +139,7 @@ impl<S: BucketStore> Pipeline<S> {
         wish: Option<Wish>,
     ) -> Result<Response<ReplyBody>, Refused<'_>> {
         let arrived = self.clock.now();
-        let (authority, path) = match understand(head, &headers, self.head_fields) {
+        let (authority, path) = match understand(head, &mut headers, self.head_fields) {
             Ok(understood) => understood,
             Err(problem) => return Err(Refused::before_routing(problem, body)),
         };

@@ -143,17 +143,7 @@ impl Problem {
                 Problem::new(ErrorCode::LimiterClosed, detail).retry(retry)
             }
         };
-        let told = match refusal {
-            Refusal::Denied { .. } => told,
-            Refusal::KeyMissing
-            | Refusal::KeyInvalid
-            | Refusal::ClientSuspended
-            | Refusal::KeyUnverified { .. }
-            | Refusal::PlanInvalid
-            | Refusal::NoPolicy
-            | Refusal::CostExceedsCapacity
-            | Refusal::LimiterClosed { .. } => None,
-        };
+        let told = told.filter(|_| matches!(refusal, Refusal::Denied { .. }));
         Problem { told: told.map(Box::new), ..problem }
     }
 

@@ -137,11 +137,12 @@ pub(crate) async fn run<S: BucketStore>(
         .map(|bound| (bound.http2, bound.proxies, bound.opening, bound.sockets.into_iter()))
         .collect();
     for number in 0..workers {
-        let own = sockets.iter_mut().flat_map(|(http2, proxies, opening, sockets)| {
+        let listeners = sockets.iter_mut().enumerate();
+        let own = listeners.flat_map(|(listener, (http2, proxies, opening, sockets))| {
             let own = sockets.next().unwrap_or_default().into_iter();
             own.map(move |socket| {
                 let (proxies, opening) = (Arc::clone(proxies), opening.clone());
-                Entrance { socket, http2: *http2, proxies, opening }
+                Entrance { listener, socket, http2: *http2, proxies, opening }
             })
         });
         let worker = Worker::new(Arc::clone(&shared), own.collect(), number);
@@ -156,11 +157,30 @@ pub(crate) async fn run<S: BucketStore>(
         builder.spawn(body).map_err(ServeError::Worker)?;
         ends.push(end);
     }
-    for end in futures_util::future::join_all(ends).await {
-        match end {
-            Ok(ran) => ran.map_err(ServeError::Worker)?,
-            Err(_panicked) => return Err(ServeError::Died),
-        }
+    all_ended(ends).await
+}
+
+/// Waits for the end of all workers, or for the first that ends in another way.
+async fn all_ended(ends: Vec<oneshot::Receiver<io::Result<()>>>) -> Result<(), ServeError> {
+    let ends = ends.into_iter().map(async |end| match end.await {
+        Ok(ran) => ran.map_err(ServeError::Worker),
+        Err(_panicked) => Err(ServeError::Died),
+    });
+    futures_util::future::try_join_all(ends).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_dies_is_noticed_while_others_run() {
+        let (running, one) = oneshot::channel();
+        let (dying, other) = oneshot::channel::<io::Result<()>>();
+        drop(dying);
+        let ended = all_ended(vec![one, other]);
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(1), ended).await;
+        assert!(matches!(ended, Ok(Err(ServeError::Died))), "{ended:?}");
+        drop(running);
     }
-    Ok(())
 }

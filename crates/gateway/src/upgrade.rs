@@ -27,9 +27,11 @@ use wire::error::ErrorCode;
 
 use crate::body::{Incoming, ReplyBody};
 use crate::config::UpgradeRules;
+use crate::headers::{only, tokens};
 use crate::metrics::Metrics;
 use crate::peer::{Peer, Place};
 use crate::reply::Problem;
+use crate::server::Activity;
 use crate::upstream::InFlight;
 
 /// Bytes under way in each direction of a connection.
@@ -73,7 +75,7 @@ impl Wish {
     /// All but those that can be passed on are no mistakes: a server may ignore an `Upgrade`, and
     /// then the request is answered as if it had none.
     fn of(request: &mut Request<Incoming>) -> Option<Wish> {
-        let protocols = only(request.headers())?;
+        let protocols = only(request.headers(), &UPGRADE)?;
         let fits = request.body().is_end_stream()
             && has_token(request.headers(), b"upgrade")
             && !tokens(protocols).any(is_h2c);
@@ -89,23 +91,12 @@ impl Wish {
 
     /// What the service has agreed to; `None` if nobody asked for it.
     pub(crate) fn agreed(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        let protocol = only(headers)?;
+        let protocol = only(headers, &UPGRADE)?;
         let asked = |named: &[u8]| {
             tokens(&self.protocols).any(|protocol| protocol.eq_ignore_ascii_case(named))
         };
         (tokens(protocol).next().is_some() && tokens(protocol).all(asked)).then(|| protocol.clone())
     }
-}
-
-fn only(headers: &HeaderMap) -> Option<&HeaderValue> {
-    let mut values = headers.get_all(UPGRADE).iter();
-    let first = values.next()?;
-    values.next().is_none().then_some(first)
-}
-
-fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    let tokens = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    tokens.filter(|token| !token.is_empty())
 }
 
 fn has_token(headers: &HeaderMap, wanted: &[u8]) -> bool {
@@ -167,7 +158,8 @@ impl Upgrades {
             let detail = "the client has as many upgraded connections as it may";
             return Err(Problem::new(ErrorCode::TooManyConnections, detail).retry(TRY_AGAIN));
         };
-        Ok(Upgrade { wish, entered, place: Arc::clone(&peer.place), pass, half_open_max })
+        let (place, activity) = (Arc::clone(&peer.place), Arc::clone(&peer.activity));
+        Ok(Upgrade { wish, entered, place, activity, pass, half_open_max })
     }
 
     /// Waits until there is none.
@@ -215,6 +207,8 @@ pub(crate) struct Upgrade {
     entered: Entered,
     /// Its place among all connections.
     place: Place,
+    /// What else happens on its connection: nothing more.
+    activity: Arc<Activity>,
     pass: Pass,
     /// Longest silence once one side has ended.
     half_open_max: Duration,
@@ -229,6 +223,7 @@ impl Upgrade {
         out: Option<InFlight>,
         edge: Arc<Edge<S>>,
     ) -> Response<ReplyBody> {
+        self.activity.leaves_http();
         let service = hyper::upgrade::on(&mut response);
         let headers = response.headers_mut();
         headers.remove(CONTENT_LENGTH); // what follows has no length
@@ -248,7 +243,7 @@ impl Upgrade {
 
     /// Passes bytes both ways until it ends; why it did.
     async fn joined<S: BucketStore>(self, service: OnUpgrade, edge: &Edge<S>) -> &'static str {
-        let Upgrade { wish, entered, place, pass, half_open_max } = self;
+        let Upgrade { wish, entered, place, pass, half_open_max, .. } = self;
         let ends = async { tokio::try_join!(wish.caller, service) };
         let Ok(Ok((caller, service))) = tokio::time::timeout(SWITCH_MAX, ends).await else {
             return "a side was gone before it began";
@@ -423,8 +418,8 @@ mod tests {
 
     #[test]
     fn two_upgrade_fields_have_two_readings() {
-        assert!(only(&headers(&UPGRADE, &["websocket"])).is_some());
-        assert!(only(&headers(&UPGRADE, &["websocket", "x"])).is_none());
-        assert!(only(&headers(&UPGRADE, &[])).is_none());
+        assert!(only(&headers(&UPGRADE, &["websocket"]), &UPGRADE).is_some());
+        assert!(only(&headers(&UPGRADE, &["websocket", "x"]), &UPGRADE).is_none());
+        assert!(only(&headers(&UPGRADE, &[]), &UPGRADE).is_none());
     }
 }

@@ -297,7 +297,7 @@ impl Way {
                     aim.leave(index, true);
                     Some(*request)
                 }
-                Err(Ended::Cut) => {
+                Err(Ended::Cut { .. }) => {
                     aim.leave(index, true);
                     spare.map(Spare::request)
                 }

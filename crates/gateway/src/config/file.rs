@@ -24,7 +24,7 @@ use super::{
     access_log, anonymous, cors, judge, limits, matching, overload, proxies, standalone, store,
     tls,
 };
-use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host, canonical_path};
+use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host};
 
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -357,13 +357,6 @@ fn host_rule(text: &str) -> Result<HostRule, &'static str> {
 }
 
 fn path_rule(text: &str, exact: bool) -> Result<PathRule, String> {
-    let canonical = canonical_path(text).map_err(|error| error.to_string())?;
-    if canonical != text || text.contains(['?', '#', '*']) {
-        return Err(format!("must be a plain path without query; its plain form is `{canonical}`"));
-    }
-    Ok(if exact {
-        PathRule::Exact(text.to_owned())
-    } else {
-        PathRule::Prefix(text.trim_end_matches('/').to_owned())
-    })
+    let prefix = matching::plain_path(text)?;
+    Ok(if exact { PathRule::Exact(text.to_owned()) } else { PathRule::Prefix(prefix) })
 }

@@ -8,7 +8,7 @@ use wire::strict::{Fields, Problems, shown};
 
 use super::file::SECOND;
 use super::limits::body_bytes;
-use super::read::{parsed, time, wrong};
+use super::read::{parsed, time, time_unless, wrong};
 use crate::credential::API_KEY;
 use crate::route::{FieldRule, RouteBounds, canonical_path};
 
@@ -67,7 +67,8 @@ pub(super) fn rewrite(
     if strip_prefix { Some(String::new()) } else { rewrite }
 }
 
-fn plain_path(text: &str) -> Result<String, String> {
+/// A path that has no other spelling, without a slash at its end.
+pub(super) fn plain_path(text: &str) -> Result<String, String> {
     let canonical = canonical_path(text).map_err(|error| error.to_string())?;
     if canonical != text || text.contains(['?', '#', '*']) {
         return Err(format!("must be a plain path without query; its plain form is `{canonical}`"));
@@ -77,13 +78,8 @@ fn plain_path(text: &str) -> Result<String, String> {
 
 /// Bounds that replace the gateway's and the upstream's.
 pub(super) fn bounds(fields: &mut Fields<'_>, problems: &mut Problems) -> RouteBounds {
-    const TOTAL: &str = "total_timeout";
     const HEAD: &str = "head_timeout";
-    let total_timeout = match fields.get(TOTAL) {
-        None => None,
-        Some(Value::String(text)) if text == "none" => Some(None),
-        Some(_) => Some(Some(time(fields, TOTAL, problems, SECOND))),
-    };
+    let total_timeout = time_unless(fields, "total_timeout", "none", problems);
     let has_head = fields.get(HEAD).is_some();
     let head_timeout = has_head.then(|| time(fields, HEAD, problems, SECOND));
     RouteBounds { body_bytes: body_bytes(fields, problems), head_timeout, total_timeout }

@@ -122,10 +122,15 @@ pub(super) fn needed<'a>(
     name: &'static str,
     problems: &mut Problems,
 ) -> Option<&'a str> {
+    must_have(fields, name, problems);
+    fields.text(name, problems)
+}
+
+/// Notes the absence of what must be there.
+pub(super) fn must_have(fields: &mut Fields<'_>, name: &'static str, problems: &mut Problems) {
     if fields.get(name).is_none() {
         fields.missing(name, problems);
     }
-    fields.text(name, problems)
 }
 
 /// A time with a unit.
@@ -141,6 +146,19 @@ pub(super) fn time(
         Err(error) => Err(format!("must be a time like `5ms`, `10s` or `2m` ({error})")),
     };
     parsed(fields, name, problems, parse).unwrap_or(default)
+}
+
+/// A time, or none where the file says `word`; outer none: it says nothing.
+pub(super) fn time_unless(
+    fields: &mut Fields<'_>,
+    name: &'static str,
+    word: &str,
+    problems: &mut Problems,
+) -> Option<Option<Duration>> {
+    match fields.get(name)?.as_str() {
+        Some(text) if text == word => Some(None),
+        Some(_) | None => Some(Some(time(fields, name, problems, TIME_MAX))),
+    }
 }
 
 /// A whole number in a range.

@@ -15,7 +15,7 @@ use wire::policy::ClientState;
 use wire::strict::{Fields, Problems};
 
 use super::FileChoice;
-use super::read::{count, list, named, needed, parsed, path, table, wrong};
+use super::read::{count, list, must_have, named, needed, parsed, path, table, wrong};
 
 /// Hashes the keys of a file that names no pepper. Known to everybody, so only the 160 random bits
 /// of a generated key protect its hash; enough for those, not for keys that people thought up.
@@ -126,9 +126,7 @@ fn key(
     }) {
         wrong(problems, fields.path("id"), "must be 1 to 64 visible ASCII characters");
     }
-    if fields.get("hash").is_none() {
-        fields.missing("hash", problems);
-    }
+    must_have(&mut fields, "hash", problems);
     let hash = parsed(&mut fields, "hash", problems, |text| {
         KeyHash::from_hex(text).ok_or("must be 64 hexadecimal digits (`weir-gateway key` makes it)")
     });

@@ -10,7 +10,7 @@ use serde_json::Value;
 use wire::strict::{Fields, Problems, shown};
 
 use super::EndpointConfig;
-use super::read::{path, wrong};
+use super::read::{must_have, path, wrong};
 use crate::server::pem::chain;
 use crate::server::tls::{self, PAIRS_MAX, PairError};
 use crate::upstream::tls::{UpstreamTls, UpstreamTlsError, can_be_named, host_of};
@@ -92,9 +92,7 @@ fn needed_path(
     problems: &mut Problems,
     beside: &Path,
 ) -> Option<PathBuf> {
-    if fields.get(name).is_none() {
-        fields.missing(name, problems);
-    }
+    must_have(fields, name, problems);
     path(fields, name, problems, beside)
 }
 

@@ -1,7 +1,6 @@
 //! `[upstream.NAME]`: where a service is, and how it is used.
 
 use std::path::Path;
-use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -10,7 +9,7 @@ use wire::name::Name;
 use wire::strict::{Fields, Problems, shown};
 
 use super::file::{ENTRIES_MAX, SECOND};
-use super::read::{count, list, parsed, percent, size, time, whole, wrong};
+use super::read::{count, list, must_have, parsed, percent, size, time, time_unless, whole, wrong};
 use super::{EndpointConfig, UpstreamConfig, tls};
 use crate::headers::CLIENT;
 use crate::pairing::Pairing;
@@ -51,14 +50,14 @@ pub(super) fn upstream(
         head_timeout: time(f, "head_timeout", problems, 30 * SECOND),
         idle_timeout: time(f, "idle_timeout", problems, 60 * SECOND),
         resolve_every: time(f, "resolve_every", problems, 5 * SECOND),
-        total_timeout: time_unless(f, "total_timeout", "none", problems, None),
+        total_timeout: time_unless(f, "total_timeout", "none", problems).flatten(),
         keep_idle: time(f, "keep_idle", problems, 30 * SECOND),
         max_connections: size(f, "max_connections", problems, 1..=1_000_000, 1_024),
         max_pending: size(f, "max_pending", problems, 0..=1_000_000, 1_024),
         balance: balance(&place, f.get("balance"), problems),
         retry: retry(&place, f.get("retry"), problems),
         panic_percent: percent(f, "panic_share", problems, 0),
-        slow_start: time_unless(f, "slow_start", "0s", problems, Some(10 * SECOND)),
+        slow_start: time_unless(f, "slow_start", "0s", problems).unwrap_or(Some(10 * SECOND)),
         health: f.get("health").map(|value| probes(&place, value, problems)),
         ejection: ejection(&place, f.get("ejection"), problems),
         pairing: f.get("pairing").and_then(|value| pairing(&place, value, problems)),
@@ -93,9 +92,7 @@ fn endpoint(place: &str, value: &Value, problems: &mut Problems) -> Option<Endpo
         },
         Value::Object(_) => {
             let mut fields = Fields::of(value, place, problems);
-            if fields.get("address").is_none() {
-                fields.missing("address", problems);
-            }
+            must_have(&mut fields, "address", problems);
             let name = parsed(&mut fields, "address", problems, host_and_port);
             let weight = whole(&mut fields, "weight", problems, 1..=100).unwrap_or(1);
             fields.finish(problems);
@@ -121,21 +118,6 @@ fn host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-/// A time, or none where the file says `word`.
-fn time_unless(
-    fields: &mut Fields<'_>,
-    name: &'static str,
-    word: &str,
-    problems: &mut Problems,
-    default: Option<Duration>,
-) -> Option<Duration> {
-    match fields.get(name) {
-        None => default,
-        Some(Value::String(text)) if text == word => None,
-        Some(_) => Some(time(fields, name, problems, SECOND)),
-    }
-}
-
 fn balance(place: &str, value: Option<&Value>, problems: &mut Problems) -> Balance {
     const WHAT: &str = "must be \"least_request\", \"round_robin\", { hash = \"key\" } or \
                         { hash = \"header\", name = \"x-…\" }";
@@ -155,9 +137,7 @@ fn balance(place: &str, value: Option<&Value>, problems: &mut Problems) -> Balan
 fn hash(place: &str, value: Option<&Value>, problems: &mut Problems) -> Balance {
     let Some(value) = value else { return Balance::LeastRequest };
     let mut fields = Fields::of(value, place, problems);
-    if fields.get("hash").is_none() {
-        fields.missing("hash", problems);
-    }
+    must_have(&mut fields, "hash", problems);
     let by_key = parsed(&mut fields, "hash", problems, |text| match text {
         "key" => Ok(true),
         "header" => Ok(false),
@@ -242,9 +222,7 @@ fn pairing(place: &str, value: &Value, problems: &mut Problems) -> Option<Pairin
     let marker_path = fields.path("deny_header");
     let deny_header = fields.get("deny_header").map(|value| {
         let mut fields = Fields::of(value, &marker_path, problems);
-        if fields.get("name").is_none() {
-            fields.missing("name", problems);
-        }
+        must_have(&mut fields, "name", problems);
         let name = parsed(&mut fields, "name", problems, header);
         let value = parsed(&mut fields, "value", problems, HeaderValue::from_str);
         fields.finish(problems);

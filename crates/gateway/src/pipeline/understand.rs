@@ -25,7 +25,7 @@ const METHOD_BYTES_MAX: usize = 32;
 /// canonical host and path.
 pub(super) fn understand<'a>(
     head: &Head<'a>,
-    headers: &HeaderMap,
+    headers: &mut HeaderMap,
     fields_max: usize,
 ) -> Result<(HeaderValue, Cow<'a, str>), Problem> {
     let bad = |detail| Problem::new(ErrorCode::BadRequest, detail);
@@ -59,6 +59,9 @@ pub(super) fn understand<'a>(
     let path = route::canonical_path(head.uri.path()).map_err(|_two_readings| {
         bad("the path has dot segments, hidden slashes or a broken encoding")
     })?;
+    if head.version == Version::HTTP_2 {
+        headers::join_cookies(headers);
+    }
     Ok((authority, path))
 }
 

@@ -6,6 +6,8 @@
 
 use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 
+use crate::headers::tokens;
+
 /// A field that a request must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldRule {
@@ -36,9 +38,8 @@ fn is_alias(other: &str, name: &str) -> bool {
 }
 
 fn is_dropped(name: &HeaderName, headers: &HeaderMap) -> bool {
-    let values = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
-    let mut tokens = values.flat_map(|value| value.split(|byte| *byte == b','));
-    tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
+    let mut named = headers.get_all(CONNECTION).iter().flat_map(tokens);
+    named.any(|token| token.eq_ignore_ascii_case(name.as_str().as_bytes()))
 }
 
 #[cfg(test)]

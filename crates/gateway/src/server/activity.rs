@@ -51,6 +51,11 @@ impl Activity {
     pub(crate) fn exchanges(&self) -> Exchanges {
         Exchanges(self.exchanges.load(Ordering::Relaxed))
     }
+
+    /// The connection leaves HTTP: what comes on it from now on is no request head.
+    pub(crate) fn leaves_http(&self) {
+        self.exchanges.fetch_add(OPEN, Ordering::Relaxed);
+    }
 }
 
 /// A request that counts among its connection's as long as this lives: also one that is abandoned.
@@ -212,32 +217,31 @@ impl Seat {
         let mut timer = pin!(tokio::time::sleep(patience.idle));
         let (mut ending, mut waits) = (false, Waits::Service);
         poll_fn(|cx| {
-            if !ending && drain.as_mut().poll(cx).is_ready() {
-                ending = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            let polled = connection.as_mut().poll(cx);
-            if polled.is_ready() {
-                return polled;
-            }
-            let now = Waits::of(&activity);
-            let Some(most) = now.at_most(patience) else {
-                waits = now;
-                return Poll::Pending;
-            };
-            if now != waits {
-                waits = now;
-                timer.as_mut().reset(Instant::now() + most);
-            }
-            ready!(timer.as_mut().poll(cx));
-            match now {
-                Waits::Request(_) if !ending => {
-                    ending = true;
+            loop {
+                if !ending && drain.as_mut().poll(cx).is_ready() {
+                    (ending, waits) = (true, Waits::Service);
                     connection.as_mut().graceful_shutdown();
-                    connection.as_mut().poll(cx)
                 }
-                Waits::Request(_) | Waits::Service => Poll::Pending,
-                Waits::Caller(_) => Poll::Ready(Ok(())),
+                let polled = connection.as_mut().poll(cx);
+                if polled.is_ready() {
+                    return polled;
+                }
+                let now = Waits::of(&activity);
+                let Some(most) = now.at_most(patience) else {
+                    waits = now;
+                    return Poll::Pending;
+                };
+                if now != waits {
+                    waits = now;
+                    timer.as_mut().reset(Instant::now() + most);
+                }
+                ready!(timer.as_mut().poll(cx));
+                if ending || matches!(now, Waits::Caller(_)) {
+                    return Poll::Ready(Ok(()));
+                }
+                // A caller that does not take the rest of its answers is waited for once more.
+                (ending, waits) = (true, Waits::Service);
+                connection.as_mut().graceful_shutdown();
             }
         })
         .await
@@ -254,7 +258,7 @@ mod tests {
     use hyper::service::service_fn;
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use hyper_util::server::conn::auto;
-    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -305,6 +309,31 @@ mod tests {
         assert_eq!(began.elapsed().as_secs(), PATIENCE.idle.as_secs());
         let (ended, _caller) = connection(&open, REQUEST, false).await;
         assert!(tokio::time::timeout(PATIENCE.idle * 100, ended).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s14_the_rest_of_an_answer_that_nobody_takes_ends_its_connection_too() {
+        let mut narrow = CLOSED.to_vec();
+        narrow[38] = 1; // a byte of each answer is taken, and the engine keeps the rest
+        let (open, began) = (Open::new(), Instant::now());
+        let (ended, caller) = connection(&open, &narrow, true).await;
+        daemon::tasks::spawn("caller", answer_pings(caller));
+        assert!(tokio::time::timeout(PATIENCE.idle * 100, ended).await.expect("it ends").unwrap());
+        assert_eq!(began.elapsed().as_secs(), PATIENCE.idle.as_secs() * 2);
+    }
+
+    /// A caller that lives, and no more.
+    async fn answer_pings(mut caller: DuplexStream) {
+        const PING: u8 = 6;
+        let mut head = [0; 9];
+        while caller.read_exact(&mut head).await.is_ok() {
+            let mut payload = vec![0; usize::from(head[2])];
+            caller.read_exact(&mut payload).await.unwrap();
+            if head[3] == PING && head[4] == 0 {
+                head[4] = 1;
+                caller.write_all(&[&head[..], &payload].concat()).await.unwrap();
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

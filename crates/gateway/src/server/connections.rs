@@ -1,4 +1,5 @@
-//! Counts open connections by the address of their peer, over all workers.
+//! Counts open connections by the address of their peer, over all workers; those of IPv6 by
+//! network, like buckets: whoever has one address of it has all of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,7 +26,7 @@ impl PerAddress {
 
     /// Counts one in, unless there are as many as there may be.
     pub(crate) fn enter(&self, address: IpAddr) -> Option<Entered> {
-        let address = address.to_canonical();
+        let address = edge::network_of(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_default();
         if self.most.load(Ordering::Relaxed) <= *count {
@@ -73,5 +74,15 @@ mod tests {
         assert!(counts.enter(one).is_some());
         drop(second);
         assert!(counts.open.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_address() {
+        let counts = PerAddress::new(2);
+        let enter = |text: &str| counts.enter(text.parse().unwrap());
+        let all = [enter("2001:db8:1:2::1"), enter("2001:db8:1:2:9::")];
+        assert!(all.iter().all(Option::is_some));
+        assert!(enter("2001:db8:1:2::3").is_none(), "another address of the same customer");
+        assert!(enter("2001:db8:1:3::1").is_some());
     }
 }

@@ -98,8 +98,7 @@ impl<S: BucketStore> Shared<S> {
         self.addresses.set_most(settings.bounds.connections_per_address);
         for live in &force.workers {
             let before = live.current.load_full();
-            let doors = before.doors.iter().zip(&settings.listeners);
-            let doors = doors.map(|(door, listener)| door.after(listener, &settings.bounds));
+            let doors = before.doors.iter().map(|door| door.after(&settings));
             let ways = &before.pipeline.ways;
             let next = self.current(&settings, &live.own, ways, doors.collect());
             live.current.store(Arc::new(next));
@@ -190,6 +189,8 @@ pub(super) struct Current<S> {
 
 /// What the connections of a listener meet.
 pub(super) struct Door {
+    /// Its listener's number: a worker may have several sockets of one.
+    listener: usize,
     pub(super) proxies: Proxies,
     pub(super) opening: Opening,
     pub(super) engine: auto::Builder<TokioExecutor>,
@@ -199,21 +200,24 @@ pub(super) struct Door {
 impl Door {
     /// Within these bounds.
     pub(super) fn new(
+        listener: usize,
         proxies: Proxies,
         opening: Opening,
         http2: bool,
         bounds: &Bounds,
     ) -> Arc<Door> {
-        let bounds = bounds.clone();
-        Arc::new(Door { proxies, opening, engine: engine(&bounds, http2), bounds })
+        let (engine, bounds) = (engine(bounds, http2), bounds.clone());
+        Arc::new(Door { listener, proxies, opening, engine, bounds })
     }
 
     /// The same with other rules; what TLS shows is not among them.
-    fn after(&self, listener: &Listener, bounds: &Bounds) -> Arc<Door> {
-        let proxies: Proxies = listener.trusted_proxies.as_slice().into();
-        let trusted = listener.proxy_protocol.then(|| Arc::clone(&proxies));
+    fn after(self: &Arc<Self>, settings: &Settings) -> Arc<Door> {
+        // Listeners stay, or the configuration would not have been taken.
+        let Some(rules) = settings.listeners.get(self.listener) else { return Arc::clone(self) };
+        let proxies: Proxies = rules.trusted_proxies.as_slice().into();
+        let trusted = rules.proxy_protocol.then(|| Arc::clone(&proxies));
         let opening = Opening { trusted, tls: self.opening.tls.clone() };
-        Door::new(proxies, opening, listener.http2, bounds)
+        Door::new(self.listener, proxies, opening, rules.http2, &settings.bounds)
     }
 }
 

@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+pub(crate) use daemon::log::chain;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -58,12 +59,6 @@ pub(crate) fn digest(files: &[&Path]) -> u64 {
         read(file).ok().hash(&mut hasher);
     }
     hasher.finish()
-}
-
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, FileError> {

@@ -47,6 +47,8 @@ pub(crate) struct Worker<S> {
 /// A worker's part of a listener.
 #[derive(Debug)]
 pub(crate) struct Entrance {
+    /// Its number among the listeners.
+    pub listener: usize,
     /// Its own, until a successor has it.
     pub socket: Arc<Lent>,
     /// HTTP/2 beside HTTP/1.1.
@@ -72,9 +74,9 @@ impl<S: BucketStore> Worker<S> {
     ) -> Worker<S> {
         let mut sockets = Vec::with_capacity(entrances.len());
         let live = shared.live(number, |bounds| {
-            let door = |Entrance { socket, http2, proxies, opening }| {
+            let door = |Entrance { listener, socket, http2, proxies, opening }| {
                 sockets.push(socket);
-                Door::new(proxies, opening, http2, bounds)
+                Door::new(listener, proxies, opening, http2, bounds)
             };
             entrances.into_iter().map(door).collect()
         });
@@ -132,10 +134,12 @@ async fn accept_all<S: BucketStore>(
     live: &Arc<Live<S>>,
     open: &Open,
 ) {
+    let mut last = 0;
     loop {
         let place = live.place().await;
-        match accept(ports).await {
+        match accept(ports, last).await {
             Ok((stream, peer, port)) => {
+                last = port;
                 let Some(door) = live.door(port) else { continue };
                 take(stream, peer, &door, place, shared, live, open);
             }
@@ -149,10 +153,13 @@ async fn accept_all<S: BucketStore>(
 
 type Accepted = (TcpStream, SocketAddr, usize);
 
-/// The next connection of any port, and of which.
-async fn accept(ports: &[Port]) -> io::Result<Accepted> {
+/// The next connection of any port, and of which. The one after the `last` comes first, so that a
+/// crowd at one keeps nobody from another.
+async fn accept(ports: &[Port], last: usize) -> io::Result<Accepted> {
     poll_fn(|cx| {
-        for (number, port) in ports.iter().enumerate() {
+        let (before, after) = ports.split_at_checked(last + 1).unwrap_or((ports, &[]));
+        let numbers = (last + 1..).zip(after).chain(before.iter().enumerate());
+        for (number, port) in numbers {
             if port.socket.is_handed_over() {
                 continue;
             }
@@ -249,4 +256,29 @@ fn serve<S: BucketStore>(
         .without_http2(!door.engine.is_http2_available())
         .with_heads(Arc::clone(activity), door.bounds.head_time);
     door.engine.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_crowd_at_one_port_keeps_nobody_from_another() {
+        let sockets = daemon::Sockets::default();
+        let (mut ports, mut callers) = (Vec::new(), Vec::new());
+        for name in ["main", "other"] {
+            let socket = sockets.lend(name, std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+            for _ in 0..4 {
+                callers.push(std::net::TcpStream::connect(socket.address().unwrap()).unwrap());
+            }
+            let listener = socket.listener().unwrap();
+            listener.set_nonblocking(true).unwrap();
+            ports.push(Port { listener: TcpListener::from_std(listener).unwrap(), socket });
+        }
+        let mut last = 1;
+        for turn in 0..8 {
+            (_, _, last) = accept(&ports, last).await.unwrap();
+            assert_eq!(last, turn % 2);
+        }
+    }
 }

@@ -28,8 +28,11 @@ pub(super) enum Ended {
     Unconnected(Box<Request<Upload>>),
     /// The connection had closed before anything was written.
     Unsent(Box<Request<Upload>>),
-    /// It closed before a response; the request may have arrived.
-    Cut,
+    /// It ended before a response; the request may have arrived.
+    Cut {
+        /// Its connection goes on: the service has ended this exchange.
+        alone: bool,
+    },
     /// In a way that another attempt does not mend.
     Failed(Failed),
 }
@@ -84,16 +87,9 @@ impl Way {
         };
         let fails = match &ended {
             // A kept connection that closes tells that it was kept too long, and no more.
-            Ended::Unconnected(_) | Ended::Unsent(_) | Ended::Cut => !kept,
-            Ended::Failed(Failed::Unreachable | Failed::Timeout) => true,
-            Ended::Failed(
-                Failed::NoEndpoint
-                | Failed::Overloaded
-                | Failed::CallerStalled
-                | Failed::CallerGone
-                | Failed::BodyBroken
-                | Failed::BodyTooLarge,
-            ) => false,
+            Ended::Unconnected(_) | Ended::Unsent(_) => !kept,
+            Ended::Cut { alone } => *alone || !kept,
+            Ended::Failed(failed) => matches!(failed, Failed::Unreachable | Failed::Timeout),
         };
         if fails {
             upstream.met(endpoint, Met::Failure);
@@ -158,7 +154,7 @@ impl Way {
                         self.upstream.metrics.broken.inc();
                         tracing::debug!(upstream = %self.upstream.config.name, %error, "no response");
                         if !error.is_parse() && !error.is_user() {
-                            return Err(Ended::Cut);
+                            return Err(Ended::Cut { alone: is_reset(&error) });
                         }
                         Failed::Unreachable // what came is no HTTP
                     }
@@ -167,6 +163,14 @@ impl Way {
             }
         }
     }
+}
+
+/// Whether the service has reset a stream of HTTP/2 that it had taken on.
+fn is_reset(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref());
+    cause.is_some_and(|cause: &h2::Error| {
+        cause.is_reset() && cause.is_remote() && cause.reason() != Some(h2::Reason::REFUSED_STREAM)
+    })
 }
 
 /// Waits for the end of the upload, as long as it moves.

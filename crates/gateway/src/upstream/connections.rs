@@ -62,24 +62,35 @@ struct Idle {
     since: Instant,
 }
 
+impl Idle {
+    fn is_fresh(&self, keep_idle: Duration) -> bool {
+        self.sender.is_in_use() || self.since.elapsed() < keep_idle
+    }
+}
+
 #[derive(Debug)]
 enum Sender {
     Http1(http1::SendRequest<Upload>),
-    Http2(http2::SendRequest<Upload>),
+    /// With a mark that each of its users holds.
+    Http2(http2::SendRequest<Upload>, Arc<()>),
 }
 
 impl Sender {
     fn is_usable(&self) -> bool {
         match self {
             Sender::Http1(sender) => !sender.is_closed(),
-            Sender::Http2(sender) => !sender.is_closed(),
+            Sender::Http2(sender, _) => !sender.is_closed(),
         }
+    }
+
+    fn is_in_use(&self) -> bool {
+        matches!(self, Sender::Http2(_, users) if Arc::strong_count(users) > 1)
     }
 
     async fn ready(&mut self) -> Result<(), hyper::Error> {
         match self {
             Sender::Http1(sender) => sender.ready().await,
-            Sender::Http2(sender) => sender.ready().await,
+            Sender::Http2(sender, _) => sender.ready().await,
         }
     }
 }
@@ -120,8 +131,8 @@ impl Connections {
     }
 
     fn lease(self: &Arc<Self>, endpoint: &Arc<Endpoint>, sender: Sender) -> Lease {
-        if let Sender::Http2(shared) = &sender {
-            let shared = Sender::Http2(shared.clone());
+        if let Sender::Http2(shared, users) = &sender {
+            let shared = Sender::Http2(shared.clone(), Arc::clone(users));
             self.lock()
                 .insert(endpoint.address, vec![Idle { sender: shared, since: Instant::now() }]);
         }
@@ -136,7 +147,7 @@ impl Connections {
             builder.timer(TokioTimer::new());
             let (sender, connection) = builder.handshake(io).await.map_err(io::Error::other)?;
             run(connection);
-            Ok(Sender::Http2(sender))
+            Ok(Sender::Http2(sender, Arc::default()))
         } else {
             let (sender, connection) =
                 http1::Builder::new().handshake(io).await.map_err(io::Error::other)?;
@@ -151,13 +162,11 @@ impl Connections {
         let kept = idle.get_mut(&address)?;
         loop {
             let candidate = kept.pop()?;
-            let fresh = self.http2 || candidate.since.elapsed() < self.keep_idle;
-            if fresh && candidate.sender.is_usable() {
-                return Some(candidate.sender);
-            }
-            if !fresh {
+            if !candidate.is_fresh(self.keep_idle) {
                 // Those below are older still.
                 kept.clear();
+            } else if candidate.sender.is_usable() {
+                return Some(candidate.sender);
             }
         }
     }
@@ -174,9 +183,7 @@ impl Connections {
     pub(crate) fn sweep(&self, used: impl Fn(SocketAddr) -> bool) {
         let keep_idle = self.keep_idle;
         self.lock().retain(|address, kept| {
-            if !self.http2 {
-                kept.retain(|idle| idle.since.elapsed() < keep_idle && idle.sender.is_usable());
-            }
+            kept.retain(|idle| idle.is_fresh(keep_idle) && idle.sender.is_usable());
             used(*address) && !kept.is_empty()
         });
     }
@@ -215,7 +222,7 @@ impl Lease {
     /// Nobody else is to use it: it was silent for too long, and may be dead.
     pub(crate) fn abandon(&mut self) {
         self.reusable = false;
-        if matches!(self.sender, Sender::Http2(_)) {
+        if matches!(self.sender, Sender::Http2(..)) {
             self.connections.lock().remove(&self.address);
         }
     }
@@ -224,7 +231,7 @@ impl Lease {
     pub(crate) fn scheme(&self) -> Option<Scheme> {
         match self.sender {
             Sender::Http1(_) => None,
-            Sender::Http2(_) => Some(self.connections.dialer.scheme()),
+            Sender::Http2(..) => Some(self.connections.dialer.scheme()),
         }
     }
 
@@ -235,7 +242,7 @@ impl Lease {
     ) -> Result<Response<Incoming>, SendError> {
         let sent = match &mut self.sender {
             Sender::Http1(sender) => sender.try_send_request(request).await,
-            Sender::Http2(sender) => sender.try_send_request(request).await,
+            Sender::Http2(sender, _) => sender.try_send_request(request).await,
         };
         sent.map_err(|mut error| match error.take_message() {
             Some(request) => SendError::Unsent(Box::new(request)),

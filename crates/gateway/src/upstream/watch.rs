@@ -141,7 +141,7 @@ impl Upstream {
     }
 
     async fn probe(&self, endpoint: &Endpoint, rules: &ProbeRules) {
-        let asked = tokio::time::timeout(rules.timeout, self.ask(endpoint.address, rules)).await;
+        let asked = tokio::time::timeout(rules.timeout, self.ask(endpoint, rules)).await;
         let well = matches!(asked, Ok(Ok(true)));
         let Some(turn) = endpoint.health.probed(well, self.now_us(), rules) else { return };
         self.count_healthy();
@@ -154,19 +154,21 @@ impl Upstream {
 
     /// Probes speak the upstream's protocol over a connection of their own, so they also test
     /// connecting.
-    async fn ask(&self, address: SocketAddr, rules: &ProbeRules) -> Result<bool, BoxError> {
-        let io = TokioIo::new(self.dialer.dial(address).await?);
+    async fn ask(&self, endpoint: &Endpoint, rules: &ProbeRules) -> Result<bool, BoxError> {
+        let io = TokioIo::new(self.dialer.dial(endpoint.address).await?);
         let mut request = Request::new(Empty::<bytes::Bytes>::new());
         let agent = HeaderValue::from_static("weir-gateway probe");
         request.headers_mut().insert(USER_AGENT, agent);
         if self.config.http2 {
-            let uri = Uri::builder().scheme(self.dialer.scheme()).authority(address.to_string());
+            let uri = Uri::builder().scheme(self.dialer.scheme());
+            let uri = uri.authority(endpoint.authority.clone());
             *request.uri_mut() = uri.path_and_query(&rules.path).build()?;
             let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
             answered(sender.send_request(request), connection).await
         } else {
             *request.uri_mut() = rules.path.parse()?;
-            request.headers_mut().insert(HOST, HeaderValue::try_from(address.to_string())?);
+            let host = HeaderValue::try_from(endpoint.authority.as_str())?;
+            request.headers_mut().insert(HOST, host);
             let (mut sender, connection) = http1::handshake(io).await?;
             answered(sender.send_request(request), connection).await
         }
@@ -179,10 +181,14 @@ async fn answered(
     response: impl Future<Output = hyper::Result<Response<Incoming>>>,
     connection: impl Future<Output = hyper::Result<()>>,
 ) -> Result<bool, BoxError> {
-    tokio::select! {
-        response = response => Ok(response?.status().is_success()),
-        ended = connection => ended.map(|()| false).map_err(Into::into),
-    }
+    let mut response = std::pin::pin!(response);
+    let response = tokio::select! {
+        biased;
+        response = &mut response => response?,
+        // With an answer that closes it a connection ends at once, and the answer is there.
+        _ended = connection => response.await?,
+    };
+    Ok(response.status().is_success())
 }
 
 /// A name with addresses of both families stands for the same machines twice: one family counts,

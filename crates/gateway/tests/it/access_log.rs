@@ -12,7 +12,9 @@ use hyper::body::Frame;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tracing::Level;
 
+use crate::support::log::Kept;
 use crate::support::service::{RawService, nobody, text};
 use crate::support::{
     Gateway, HEAD, KEY, PATIENCE, Service, eventually, file, get, mistakes, raw, standing,
@@ -341,7 +343,9 @@ async fn a_log_that_was_moved_away_goes_on_in_a_new_file() {
 }
 
 #[tokio::test]
-async fn the_last_lines_are_written_before_the_end() {
+async fn the_last_lines_are_written_before_the_end_and_nothing_else_is_claimed() {
+    let (kept, logging) = Kept::new(Level::WARN);
+    let _here = tracing::subscriber::set_default(logging);
     let (log, service) = (Log::new(), Service::hello().await);
     let text = file(PLAN, "auth = \"none\"", service.address) + &log.table("format = \"text\"");
     let mut gateway = Gateway::start(&text).await;
@@ -352,6 +356,7 @@ async fn the_last_lines_are_written_before_the_end() {
     let text = log.text();
     assert_eq!(text.lines().count(), 50);
     assert!(text.lines().all(|line| line.contains(" status=200 by=upstream ")), "{text}");
+    assert_eq!(kept.text(), "");
 }
 
 #[tokio::test]

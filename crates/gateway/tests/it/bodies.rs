@@ -8,7 +8,10 @@ use hyper::body::Frame;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::support::{Gateway, KEY, PATIENCE, Service, file, raw, resident_bytes, standing, tally};
+use crate::support::service::text;
+use crate::support::{
+    Gateway, KEY, PATIENCE, Service, eventually, file, raw, resident_bytes, standing, tally,
+};
 
 const PLAN: &str = "burst = { capacity = 10000, refill = \"10000/s\" }";
 const PIECE: usize = 64 * 1024;
@@ -153,6 +156,29 @@ async fn a_download_passes_piece_by_piece() {
     assert_eq!(bytes, 64 * 1024 * 1024);
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 48 * 1024 * 1024, "memory grew by {grown} bytes while 64 MiB passed");
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_read_holds_its_service_no_longer_than_the_whole_may_take() {
+    let service = Service::answering(|head| {
+        if head.uri.path() != "/endless" {
+            return text(200, "hello");
+        }
+        let pieces =
+            futures_util::stream::repeat_with(|| Ok(Frame::data(vec![b'y'; PIECE].into())));
+        Response::new(StreamBody::new(pieces).boxed())
+    })
+    .await;
+    let lines = "total_timeout = \"500ms\"\nmax_connections = 1\nmax_pending = 0\n";
+    let gateway = Gateway::start(&(file(PLAN, "", service.address) + lines)).await;
+    let mut unread = TcpStream::connect(gateway.traffic).await.unwrap();
+    let head = format!("GET /endless HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
+    unread.write_all(head.as_bytes()).await.unwrap();
+    let others = async || tally(&gateway.calls(1).await);
+    eventually("it has the only place", async || others().await == [(503, 1)]).await;
+    eventually("the place is free", async || others().await == [(200, 1)]).await;
+    let read = tokio::time::timeout(PATIENCE, unread.read_to_end(&mut Vec::new())).await;
+    assert!(read.is_ok(), "what is left of it ends as well");
 }
 
 #[tokio::test]

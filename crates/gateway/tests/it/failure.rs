@@ -7,6 +7,7 @@ use edge::limiter::store::memory::MemoryStore;
 use limiter_core::testkit::{Fault, FaultyStore, ManualClock};
 use tokio::net::TcpListener;
 
+use crate::support::scripted::{Act, OK, Scripted};
 use crate::support::service::{nobody, text};
 use crate::support::{
     Gateway, KEY, PATIENCE, Reply, Service, eventually, file, get, standing, tally,
@@ -162,6 +163,21 @@ async fn probes_take_a_sick_endpoint_out_and_bring_it_back() {
     well.store(true, std::sync::atomic::Ordering::SeqCst);
     eventually("it is up again", async || usable("2")).await;
     eventually("it is used again", async || gateway.calls(1).await[0].body == "patient").await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_closes_after_each_probe_is_well() {
+    let service = Scripted::new(|arrived| match arrived.head.starts_with("GET /healthz ") {
+        true => Act::SayAndClose("HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n"),
+        false => Act::Say(OK),
+    })
+    .await;
+    let text = file(PLAN, "", service.address)
+        + "health = { every = \"5ms\", timeout = \"10s\", fall = 1, rise = 100 }\n";
+    let gateway = Gateway::start(&text).await;
+    eventually("it was probed often", async || service.arrived().len() > 20).await;
+    assert_eq!(gateway.shown("healthy_endpoints"), 1);
+    assert_eq!(gateway.shown("panic_total"), 0);
 }
 
 #[tokio::test]

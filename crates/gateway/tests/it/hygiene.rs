@@ -4,8 +4,9 @@ use http::Response;
 use http_body_util::{BodyExt, Full};
 
 use crate::support::caller::{request, send_from};
+use crate::support::frames::{END_HEADERS, END_STREAM, Frames, HEADERS, frame};
 use crate::support::service::{RawService, text};
-use crate::support::{Gateway, KEY, Service, file, get, raw};
+use crate::support::{Gateway, KEY, Service, file, frames, get, raw};
 
 const PLAN: &str = "burst = { capacity = 100, refill = \"100/s\" }";
 
@@ -99,6 +100,20 @@ async fn a_key_named_by_connection_still_counts_and_named_fields_end_here() {
     }
     assert_eq!(seen.get("x-weir-client").unwrap(), "acme");
     assert_eq!(seen.get("te").unwrap(), "trailers");
+}
+
+#[tokio::test]
+async fn cookies_that_came_over_http2_in_pieces_are_one_field_to_a_service() {
+    let service = Service::hello().await;
+    let gateway = Gateway::start(&file(PLAN, "", service.address)).await;
+    let mut caller = Frames::open(gateway.traffic).await;
+    let pieces = [("x-api-key", KEY), ("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3")];
+    let head = frames::request("GET", "/", &pieces);
+    assert!(caller.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head)).await);
+    caller.find(HEADERS).await.expect("an answer");
+    let seen = service.last().headers;
+    let cookies: Vec<_> = seen.get_all("cookie").iter().collect();
+    assert_eq!(cookies, ["a=1; b=2; c=3"]);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! once, a caller notices nothing of it, and a client pays once.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::Notify;
 
 use crate::support::caller::request;
 use crate::support::scripted::{Act, Arrived, OK, Scripted};
@@ -273,4 +275,73 @@ async fn over_http2_a_lost_connection_is_the_same_and_the_callers_host_stays() {
     assert_eq!(call(&gateway, "POST", 0).await.status, 502);
     assert_eq!(accepted.load(Ordering::SeqCst), 1, "sent once");
     losing.abort();
+}
+
+#[tokio::test]
+async fn over_http2_too_a_connection_is_not_used_again_after_too_long_a_pause() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let lines = "protocol = \"http2\"\nkeep_idle = \"200ms\"\n";
+    let text = file(PLAN, "", listener.local_addr().unwrap()) + lines;
+    let (accepted, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let (counting, waiting) = (Arc::clone(&accepted), Arc::clone(&go));
+    let service = daemon::tasks::spawn("http2 service", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counting.fetch_add(1, Ordering::SeqCst);
+            let waiting = Arc::clone(&waiting);
+            let answer = service_fn(move |request: Request<Incoming>| {
+                let waiting = Arc::clone(&waiting);
+                async move {
+                    if request.uri().path() == "/held" {
+                        waiting.notified().await;
+                    }
+                    Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
+                }
+            });
+            let engine = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            daemon::tasks::spawn("http2", engine.serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    let gateway = over(&text).await;
+    let pause = async || tokio::time::sleep(Duration::from_millis(400)).await;
+    let held = get(gateway.traffic, "/held", &[("x-api-key", KEY)]);
+    let others = async {
+        pause().await;
+        assert_eq!(call(&gateway, "GET", 0).await.status, 200);
+        assert_eq!(accepted.load(Ordering::SeqCst), 1, "one that is in use is not idle");
+        go.notify_one();
+    };
+    let (held, ()) = tokio::join!(held, others);
+    assert_eq!(held.status, 200);
+    pause().await;
+    assert_eq!(call(&gateway, "GET", 1).await.status, 200);
+    assert_eq!(accepted.load(Ordering::SeqCst), 2, "it was idle for too long");
+    service.abort();
+}
+
+/// A service over HTTP/2 that answers, or resets each stream.
+async fn over_http2(answers: bool) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    daemon::tasks::spawn("http2 service", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = service_fn(move |_request: Request<Incoming>| {
+                let answer = http::Response::new(Full::<Bytes>::default());
+                let answer = answers.then_some(answer).ok_or(std::io::Error::other("no answer"));
+                std::future::ready(answer)
+            });
+            let engine = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            daemon::tasks::spawn("http2", engine.serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn over_http2_an_endpoint_that_resets_every_stream_is_set_aside() {
+    let (resetting, well) = (over_http2(false).await, over_http2(true).await);
+    let lines = "protocol = \"http2\"\nretry = { attempts = 0 }\nbalance = \"round_robin\"\n\
+        ejection = { consecutive = 3, for = \"1h\" }\n";
+    let gateway = over(&two(resetting, well, lines)).await;
+    assert_eq!(tally(&calls(&gateway, "POST", 0..20).await), [(200, 17), (502, 3)]);
+    assert_eq!(gateway.shown("ejections_total"), 1);
 }

@@ -3,6 +3,7 @@
 pub(crate) mod bytes;
 pub(crate) mod caller;
 pub(crate) mod frames;
+pub(crate) mod log;
 pub(crate) mod plane;
 pub(crate) mod program;
 pub(crate) mod scripted;

@@ -112,6 +112,41 @@ async fn sockets_of_the_manager_are_served_by_their_names() {
 }
 
 #[tokio::test]
+async fn a_listener_of_several_sockets_keeps_them_and_its_rules_over_a_reload() {
+    let service = Service::hello().await;
+    let ((one, one_at), (other, other_at)) = (socket(), socket());
+    let fds = [one, other].map(OwnedFd::from).into_iter().zip(3..);
+    let fds: Vec<_> = fds.map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd }).collect();
+    let given = |command: &mut Command| {
+        command.env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", "main:main");
+        command.fd_mappings(fds).unwrap();
+    };
+    // The rules of the second listener are not those of the first one's sockets.
+    let second = "[listen.second]\naddress = \"127.0.0.1:0\"\nproxy_protocol = true\n\
+        trusted_proxies = [\"127.0.0.0/8\"]\n";
+    let text = file(PLAN, "", service.address) + second;
+    let words = ["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\"", PROGRAM];
+    let program = Program::start_by(&text, "/bin/sh", &words, given).await;
+    let second_at = program.port("traffic2");
+    for round in ["as it was started", "a new configuration is in force"] {
+        for at in [one_at, other_at] {
+            assert_eq!(get(at, "/", &[("x-api-key", KEY)]).await.status, 200, "{at}, {round}");
+        }
+        let mut told = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec();
+        told.extend(
+            b"GET / HTTP/1.1\r\nhost: a\r\nx-api-key: acme-key\r\nconnection: close\r\n\r\n",
+        );
+        let mut stream = tokio::net::TcpStream::connect(second_at).await.unwrap();
+        stream.write_all(&told).await.unwrap();
+        let mut reply = String::new();
+        timeout(PATIENCE, stream.read_to_string(&mut reply)).await.unwrap().unwrap();
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}, {round}");
+        std::fs::write(program.file(), format!("{text}# another one\n")).unwrap();
+        program.logged("a new configuration is in force").await;
+    }
+}
+
+#[tokio::test]
 async fn sockets_for_another_process_and_sockets_without_use_are_left_alone() {
     let service = Service::hello().await;
     let (unknown, unknown_at) = socket();

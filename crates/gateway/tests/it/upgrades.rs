@@ -231,6 +231,19 @@ async fn an_upgraded_connection_may_be_silent_unless_the_file_says_otherwise() {
 }
 
 #[tokio::test]
+async fn what_a_caller_says_after_it_left_http_is_no_request_head() {
+    let echo = Echo::start().await;
+    let text = file(MANY, "", echo.address) + "[limits]\nhead_time = \"200ms\"\n";
+    let gateway = Gateway::start(&text).await;
+    let mut socket = Socket::of_acme(gateway.traffic).await;
+    for text in ["first", "after longer than a head may take"] {
+        assert_eq!(socket.say(text).await.as_deref(), Some(text));
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert_eq!(socket.say("and again").await.as_deref(), Some("and again"));
+}
+
+#[tokio::test]
 async fn the_drain_lets_them_run_up_to_its_bound() {
     let echo = Echo::start().await;
     let text = file(MANY, "", echo.address).replace("finish = \"2s\"", "finish = \"4s\"");

@@ -1,8 +1,5 @@
 //! What is secret or strange stays out of the log, at the level that tells most.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
 use tracing::Level;
 
 use super::{PLAN, head};
@@ -10,32 +7,13 @@ use crate::support::bytes::write;
 use crate::support::frames::{
     END_HEADERS, END_STREAM, Frame, Frames, GOAWAY, HEADERS, RST_STREAM, frame, request,
 };
+use crate::support::log::Kept;
 use crate::support::service::nobody;
 use crate::support::{Gateway, KEY, file, get};
 
-/// Everything that is logged.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn s19_no_text_of_a_key_stands_in_a_log_whatever_becomes_of_it() {
-    let kept = Kept::default();
-    let writer = kept.clone();
-    let logging = tracing_subscriber::fmt()
-        .with_max_level(Level::DEBUG)
-        .with_writer(move || writer.clone())
-        .finish();
+    let (kept, logging) = Kept::new(Level::DEBUG);
     tracing::subscriber::set_global_default(logging).unwrap();
     // A service that is down, so that what fails is told too.
     let gateway = Gateway::start(&file(PLAN, "", nobody().await)).await;
@@ -60,7 +38,7 @@ async fn s19_no_text_of_a_key_stands_in_a_log_whatever_becomes_of_it() {
     assert!(frames.write(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &strange)).await);
     let refused = |frame: Frame| [RST_STREAM, GOAWAY].contains(&frame.kind);
     while !frames.next().await.is_none_or(refused) {}
-    let log = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+    let log = kept.text();
     assert!(log.contains("not connected"), "what fails is told: {log}");
     for secret in ["s3cr3t", KEY, "two-words", "secret", "\x1b[31m"] {
         assert!(!log.contains(secret), "{secret:?} in {log}");

@@ -81,10 +81,14 @@ impl Program {
 
     /// Reads again where it listens.
     pub(crate) fn read_ports(&mut self) {
+        (self.traffic, self.operations) = (self.port("traffic"), self.port("operations"));
+    }
+
+    /// Where it listens for this.
+    pub(crate) fn port(&self, what: &str) -> SocketAddr {
         let ports = std::fs::read(self.folder.path().join("ports")).unwrap();
         let ports: serde_json::Value = serde_json::from_slice(&ports).unwrap();
-        let at = |what: &str| ports[what].as_str().unwrap().parse().unwrap();
-        (self.traffic, self.operations) = (at("traffic"), at("operations"));
+        ports[what].as_str().unwrap().parse().unwrap()
     }
 
     /// Its file.
