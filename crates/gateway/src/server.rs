@@ -24,6 +24,7 @@ use crate::upgrade::Upgrades;
 mod activity; // how long a connection may wait, and for whom
 pub(crate) mod sockets; // handed over or bound
 mod connections; // how many, and from where
+mod expiry; // when a certificate ends
 pub(crate) mod live; // what may change meanwhile
 mod room; // places for a worker's connections
 pub(crate) mod metrics; // what listeners count
