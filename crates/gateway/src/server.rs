@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::access_log::AccessLog;
 use crate::config::{Listener, OverloadRules};
+use crate::kill_switch::KillSwitch;
 use crate::metrics::Metrics;
 use crate::peer::Proxies;
 use crate::upgrade::Upgrades;
@@ -71,6 +72,7 @@ pub(crate) struct Shared<S> {
     pub(crate) upgrades: Upgrades,
     pub(crate) overload: Option<OverloadRules>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) kill_switch: Arc<KillSwitch>,
     /// What a reload may change.
     pub(crate) in_force: InForce<S>,
 }
