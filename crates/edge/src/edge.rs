@@ -173,7 +173,7 @@ impl<S: BucketStore> Edge<S> {
             AuthMode::Key => self.key_holder(call.presented).await,
         };
         let subject = holder.and_then(|known| match self.shelf.current().as_ref() {
-            Some(book) => Ok(Subject::new(known, book, call.request_id)),
+            Some(book) => Ok(Subject::new(known, book, &self.shelf, call.request_id)),
             None => Err(Refusal::NoPolicy),
         });
         let subject = match subject {
@@ -361,7 +361,7 @@ impl<S: BucketStore> Edge<S> {
         let (plan, phase) = {
             let book = self.shelf.current();
             let plan = book.as_ref().and_then(|book| book.plan(&client.plan)).cloned();
-            let phase = book.as_ref().map(|book| book.phase_of(&client.id).phase);
+            let phase = book.as_ref().map(|book| self.shelf.rule_of(book, &client.id).phase);
             (plan, phase.unwrap_or_default())
         };
         let plan = plan.ok_or_else(|| InspectError::PlanInvalid(client.plan.clone()))?;

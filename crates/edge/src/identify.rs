@@ -13,7 +13,7 @@ use wire::policy::ClientState;
 
 use crate::call::{Presented, Refusal};
 use crate::key_cache::{Found, KeyCache, Known};
-use crate::plan_book::{PhaseRule, PlanBook, PlanEntry};
+use crate::plan_book::{PhaseRule, PlanBook, PlanEntry, Shelf};
 use crate::ticket::RecordSeed;
 
 /// Who is calling, as the policy in force sees it.
@@ -27,7 +27,13 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn new(known: Arc<Known>, book: &PlanBook, request_id: &str) -> Subject {
+    /// `book` is the one that stands on the shelf now.
+    pub(crate) fn new(
+        known: Arc<Known>,
+        book: &PlanBook,
+        shelf: &Shelf,
+        request_id: &str,
+    ) -> Subject {
         let client = known.client.id.as_str();
         let record = book.rollout().map(|_active| RecordSeed {
             request_id: request_id.into(),
@@ -36,7 +42,7 @@ impl Subject {
         });
         Subject {
             plan: book.plan(&known.client.plan).cloned(),
-            rule: book.phase_of(client),
+            rule: shelf.rule_of(book, client),
             revision: book.revision(),
             record,
             known,

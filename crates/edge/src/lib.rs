@@ -16,6 +16,7 @@ mod enforce; // (phase, decision) → verdict
 mod anonymous; // address → subject
 mod identify; // presented key → subject
 mod key_cache; // keys on demand, bounded
+mod kill_switch; // nobody is in enforce
 mod metrics; // every metric of the decisions
 mod plan_book; // the policy of one revision
 mod plan_source; // keeps the policy fresh
@@ -32,6 +33,7 @@ pub use edge::{Background, Edge, EdgeSettings, InspectError, Inspection};
 pub use enforce::{Verdict, verdict};
 pub use identify::Pass;
 pub use key_cache::CacheBounds;
+pub use kill_switch::KillSwitch;
 pub use metrics::EdgeMetrics;
 pub use plan_book::{Offer, PhaseRule, PlanBook, PlanEntry};
 pub use plan_source::file::{FileClient, FileKey, FilePolicy};

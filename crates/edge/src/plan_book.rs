@@ -17,6 +17,7 @@ use wire::policy::{ClientValue, FEED_CHANGES_MAX, FeedAnswer, Object, Rejected, 
 use wire::rollout::{Phase, RolloutValue, RuleSubject};
 
 use crate::anonymous::Anonymous;
+use crate::kill_switch::KillSwitch;
 use crate::region::RegionShare;
 
 /// Reports of refused objects that are kept; beyond it the newest are not reported.
@@ -351,6 +352,7 @@ pub(crate) struct Shelf {
     region: RegionShare,
     book: ArcSwapOption<PlanBook>,
     anonymous: ArcSwapOption<Anonymous>,
+    kill_switch: KillSwitch,
     writing: Mutex<()>,
 }
 
@@ -371,6 +373,15 @@ impl Shelf {
 
     pub(crate) fn set_anonymous(&self, anonymous: Option<Anonymous>) {
         self.anonymous.store(anonymous.map(Arc::new));
+    }
+
+    pub(crate) fn kill_switch(&self) -> &KillSwitch {
+        &self.kill_switch
+    }
+
+    /// The phase of a client under a book, and under the kill switch.
+    pub(crate) fn rule_of(&self, book: &PlanBook, client: &str) -> PhaseRule {
+        self.kill_switch.over(book.phase_of(client))
     }
 
     /// The book in force, if any has arrived. Short-lived: never held over a wait.

@@ -98,8 +98,9 @@ impl Recorder {
             self.keep(decided, seed, half, Ended { at_us, status: observed.status, instance });
         }
         let name = CellName::new(decided, at_us);
-        let fits = self.tally.add(name, &cell, || {
-            self.shelf.current().as_ref().map_or(0, |book| book.phase_of_all().since_revision)
+        let fits = self.tally.add(name, &cell, || match decided.rule.since_revision {
+            0 => 0, // of no rule, so of none for all either
+            _ => self.shelf.current().as_ref().map_or(0, |book| book.phase_of_all().since_revision),
         });
         if !fits {
             self.metrics.cells_overflowed.inc();

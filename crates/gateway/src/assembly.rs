@@ -16,6 +16,7 @@ use wire::key::{KeyHash, Pepper, token_hash};
 
 use crate::access_log::{AccessLog, Ended};
 use crate::config::{Config, ControlConfig, FileChoice, PolicyChoice, StoreChoice};
+use crate::kill_switch::{self, KillSwitch};
 use crate::metrics::{Metrics, StoreCounts};
 use crate::ops;
 use crate::reload::{self, Reloader};
@@ -182,15 +183,9 @@ pub async fn serve_with<S: BucketStore>(
         bound.push(own.map_err(Failure::other)?);
     }
     let settings = edge_settings(&config, operations_at)?;
-    let limiter = Limiter::new(
-        parts.store,
-        Arc::clone(&parts.clock),
-        LimiterSettings {
-            deadline: config.deadline,
-            leases: parts.leases,
-            ..LimiterSettings::default()
-        },
-    );
+    let (deadline, leases) = (config.deadline, parts.leases);
+    let limits = LimiterSettings { deadline, leases, ..LimiterSettings::default() };
+    let limiter = Limiter::new(parts.store, Arc::clone(&parts.clock), limits);
     let (edge_metrics, metrics) = context.metrics.register(|registry| {
         (EdgeMetrics::register(registry), Arc::new(Metrics::register(registry, &config)))
     });
@@ -210,6 +205,7 @@ pub async fn serve_with<S: BucketStore>(
     };
     let made = fleet.make(&config.upstreams, &[]).await;
     fleet.take_over(&made, &[]);
+    let kill_switch = kill_switch(&config, edge.kill_switch(), &parts.clock, &metrics, &context)?;
     let (access_log, last_lines) = access_log(&config, &parts.clock, &metrics)?.unzip();
     keep_certificates(&mut bound, &metrics, &context);
     let shared = Arc::new(Shared {
@@ -217,6 +213,7 @@ pub async fn serve_with<S: BucketStore>(
         upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
         overload: config.overload,
         access_log,
+        kill_switch: Arc::clone(&kill_switch),
         edge: Arc::clone(&edge),
         in_force: InForce::new(reload::settings(&config, &made, Arc::clone(&metrics))),
         metrics,
@@ -235,6 +232,7 @@ pub async fn serve_with<S: BucketStore>(
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
     }
+    kill_switch.end();
     // The operations port holds the log too, whose last line is known when nobody does.
     operations_drain.start();
     if let Some(last_lines) = last_lines {
@@ -271,6 +269,23 @@ fn access_log(
     AccessLog::start(rules, Arc::clone(clock), metrics.access_log.clone())
         .map(Some)
         .map_err(|error| Failure::Settings(vec![format!("access_log.to: {error}")]))
+}
+
+/// The kill switch as it was left, and as it is found from now on.
+fn kill_switch(
+    config: &Config,
+    switch: &edge::KillSwitch,
+    clock: &Arc<dyn Clock>,
+    metrics: &Metrics,
+    context: &Context,
+) -> Result<Arc<KillSwitch>, Failure> {
+    let (state_dir, metrics) = (config.state_dir(), metrics.kill_switch.clone());
+    let restored = KillSwitch::restore(state_dir, switch.clone(), Arc::clone(clock), metrics);
+    let kill_switch =
+        restored.map_err(|error| Failure::Settings(vec![format!("state_dir: {error}")]))?;
+    let kill_switch = Arc::new(kill_switch);
+    context.tasks.spawn("kill switch", kill_switch::watch(Arc::clone(&kill_switch)));
+    Ok(kill_switch)
 }
 
 fn control_urls(policy: &PolicyChoice) -> impl Iterator<Item = &str> {

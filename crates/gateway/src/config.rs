@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use edge::limiter::store::redis::RedisSettings;
@@ -78,6 +78,16 @@ pub struct Config {
     pub upstreams: Vec<UpstreamConfig>,
     /// The file that all this stands in, if it came from one.
     pub origin: Option<Origin>,
+}
+
+impl Config {
+    /// Where the gateway keeps what must outlive it.
+    pub(crate) fn state_dir(&self) -> Option<&Path> {
+        match &self.policy {
+            PolicyChoice::Control(control) => control.state_dir.as_deref(),
+            PolicyChoice::File(file) => file.state_dir.as_deref(),
+        }
+    }
 }
 
 /// One traffic port.
@@ -223,6 +233,8 @@ pub struct FileChoice {
     pub pepper: Pepper,
     /// Gateways that share the plans.
     pub gateways: u32,
+    /// Where the gateway keeps what must outlive it.
+    pub state_dir: Option<PathBuf>,
     /// All plans.
     pub plans: Vec<PlanSpec>,
     /// All clients.

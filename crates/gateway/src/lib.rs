@@ -41,6 +41,8 @@ mod metrics; // what the rim counts
 mod access_log; // a line for each answer
 mod overload; // what a worker cannot handle in time
 mod store_watch; // what the log is told of Redis
+mod kill_switch; // nobody is refused by a limit
+mod nonblocking; // files that may be pipes
 
 pub use assembly::{Evidently, Parts, file_policy, serve, serve_with};
 

@@ -20,6 +20,7 @@ use prometheus_client::registry::Registry;
 
 use crate::access_log::AccessLogMetrics;
 use crate::config::Config;
+use crate::kill_switch::metrics::KillSwitchMetrics;
 use crate::overload::OverloadMetrics;
 use crate::reload::metrics::ReloadMetrics;
 use crate::route::RouteTable;
@@ -81,6 +82,8 @@ pub(crate) struct Metrics {
     pub overload: OverloadMetrics,
     /// Lines that were lost.
     pub access_log: AccessLogMetrics,
+    /// Whether everybody is in shadow.
+    pub kill_switch: KillSwitchMetrics,
 }
 
 impl Metrics {
@@ -100,6 +103,7 @@ impl Metrics {
             added: AddedTime::default(),
             overload: OverloadMetrics::register(registry),
             access_log: AccessLogMetrics::register(registry),
+            kill_switch: KillSwitchMetrics::register(registry),
             requests,
         };
         let (r, requests) = (registry, metrics.requests.clone());

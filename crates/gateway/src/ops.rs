@@ -30,6 +30,7 @@ use crate::reload::Reloader;
 use crate::server::Shared;
 
 mod admin; // what operators ask of a running gateway
+mod kill_switch; // sets, shows and clears it
 
 /// Longest wait for open requests at the end.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -43,6 +44,7 @@ pub(crate) fn router<S: BucketStore>(
     reloader: Option<Arc<Reloader<S>>>,
 ) -> Router {
     let (asked, reloads) = (Arc::clone(&shared.edge), reloader.clone());
+    let kill_switch = Arc::clone(&shared.kill_switch);
     let ready = move || {
         let last = reloads.as_ref().and_then(|reloader| reloader.last());
         let detail = json!({
@@ -50,6 +52,7 @@ pub(crate) fn router<S: BucketStore>(
             "revision": asked.revision(),
             "policy_age_seconds": asked.policy_age().map(|age| age.as_secs()),
             "draining": drain.is_started(),
+            "kill_switch": kill_switch.is_set(),
             "configuration_stale": last.is_some_and(|last| !last.errors.is_empty()),
         });
         if asked.is_ready() && !drain.is_started() {
@@ -62,6 +65,7 @@ pub(crate) fn router<S: BucketStore>(
     Router::new()
         .route("/limits/{client}", get(inspect::<S>))
         .merge(admin::router())
+        .merge(kill_switch::router())
         .with_state(inside)
         .merge(daemon::ops::router("weir-gateway", metrics, ready))
 }

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::access_log::AccessLog;
 use crate::config::{Listener, OverloadRules};
+use crate::kill_switch::KillSwitch;
 use crate::metrics::Metrics;
 use crate::peer::Proxies;
 use crate::upgrade::Upgrades;
@@ -24,6 +25,7 @@ use crate::upgrade::Upgrades;
 mod activity; // how long a connection may wait, and for whom
 pub(crate) mod sockets; // handed over or bound
 mod connections; // how many, and from where
+mod expiry; // when a certificate ends
 pub(crate) mod live; // what may change meanwhile
 mod room; // places for a worker's connections
 pub(crate) mod metrics; // what listeners count
@@ -70,6 +72,7 @@ pub(crate) struct Shared<S> {
     pub(crate) upgrades: Upgrades,
     pub(crate) overload: Option<OverloadRules>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) kill_switch: Arc<KillSwitch>,
     /// What a reload may change.
     pub(crate) in_force: InForce<S>,
 }

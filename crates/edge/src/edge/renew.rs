@@ -4,6 +4,7 @@ use limiter_core::store::BucketStore;
 
 use super::Edge;
 use crate::anonymous::Anonymous;
+use crate::kill_switch::KillSwitch;
 
 impl<S: BucketStore> Edge<S> {
     /// From now on these are the routes, and this is the plan of callers that are known by their
@@ -11,5 +12,10 @@ impl<S: BucketStore> Edge<S> {
     pub fn renew(&self, routes: Vec<String>, anonymous: Option<String>) {
         self.shelf.set_anonymous(anonymous.map(|plan| Anonymous::new(plan, self.versions)));
         self.feed.set_routes(routes);
+    }
+
+    /// Flips it for every request that is identified from then on.
+    pub fn kill_switch(&self) -> &KillSwitch {
+        self.shelf.kill_switch()
     }
 }

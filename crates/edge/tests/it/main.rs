@@ -12,4 +12,5 @@ mod decide; // costs, scopes, numbers told
 mod record; // tallies, records, batches
 mod feed; // the policy never goes back
 mod shadow; // shadow changes nothing for anybody
+mod kill_switch; // nobody is refused, and all is decided as before
 mod cases; // public faults, by their number

@@ -4,7 +4,7 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::{AccessLog, AccessLogMetrics, Finished, QUEUED_MAX, line};
 use crate::config::{AccessLogRules, LogTarget};
+use crate::nonblocking::{NONBLOCK, is_without_reader};
 
 /// Lines that are written at once.
 const LINES_MAX: usize = 256;
@@ -146,7 +147,15 @@ impl Sink {
             LogTarget::Stderr => {
                 Sink::Stream(File::from(io::stderr().as_fd().try_clone_to_owned()?))
             }
-            LogTarget::File(path) => Sink::Named { path: path.clone(), file: Some(open(path)?) },
+            LogTarget::File(path) => {
+                let file = match open(path) {
+                    Ok(opened) => Some(opened),
+                    // Nobody reads it yet. Waiting for somebody would hold up the start.
+                    Err(error) if is_without_reader(&error) && is_pipe(path) => None,
+                    Err(error) => return Err(error),
+                };
+                Sink::Named { path: path.clone(), file }
+            }
         })
     }
 
@@ -171,7 +180,10 @@ impl Sink {
         let file = match self {
             Sink::Stream(file) | Sink::Named { file: Some((file, _)), .. } => file,
             Sink::Named { file: None, .. } if bytes.is_empty() => return (0, None),
-            Sink::Named { file: None, .. } => return (0, Some(io::ErrorKind::NotFound.into())),
+            Sink::Named { file: None, .. } => {
+                let what = "the file cannot be made, or nobody reads the pipe";
+                return (0, Some(io::Error::new(io::ErrorKind::NotFound, what)));
+            }
         };
         let mut written = 0;
         while !bytes.is_empty() {
@@ -193,9 +205,15 @@ impl Sink {
 }
 
 fn open(path: &Path) -> io::Result<(File, Identity)> {
-    let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(FILE_MODE).custom_flags(NONBLOCK);
+    let file = options.open(path)?;
     let identity = Identity::of(&file.metadata()?);
     Ok((file, identity))
+}
+
+fn is_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
 #[cfg(test)]

@@ -57,6 +57,7 @@ fn policy(running: &PolicyChoice, new: &PolicyChoice, check: &mut impl FnMut(boo
     match (running, new) {
         (PolicyChoice::File(running), PolicyChoice::File(new)) => {
             check(running.pepper.id() == new.pepper.id(), "standalone.pepper_file");
+            check(running.state_dir == new.state_dir, "standalone.state_dir");
         }
         (PolicyChoice::Control(running), PolicyChoice::Control(new)) => {
             control(running, new, check);
@@ -154,6 +155,11 @@ mod tests {
             ),
             (String::new(), "[limits]\nregion_share = 0.5\n".to_owned(), &["limits.region_share"]),
             (String::new(), "[access_log]\nto = \"stderr\"\n".to_owned(), &["access_log"]),
+            (
+                String::new(),
+                "[standalone]\nstate_dir = \"state\"\n".to_owned(),
+                &["standalone.state_dir"],
+            ),
         ] {
             assert_eq!(keys(&running, &new), expected, "{running} → {new}");
         }

@@ -3,7 +3,7 @@
 //! The same reader as for the API judges plans. Keys stand here as hashes only.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use edge::{FileClient, FileKey};
 use serde_json::Value;
@@ -32,7 +32,8 @@ pub(super) fn is_given(fields: &mut Fields<'_>) -> bool {
 
 /// Reads the policy of the file.
 pub(super) fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> FileChoice {
-    let (pepper, gateways) = standalone(table(fields, "standalone"), beside, problems);
+    let Own { pepper, gateways, state_dir } =
+        standalone(table(fields, "standalone"), beside, problems);
     let plans: Vec<PlanSpec> = named(fields, "plan", problems)
         .into_iter()
         .filter_map(|(name, value)| PlanSpec::parse(name, value, &format!("plan.{name}"), problems))
@@ -56,17 +57,27 @@ pub(super) fn read(fields: &mut Fields<'_>, beside: &Path, problems: &mut Proble
             }
         }
     }
-    FileChoice { pepper, gateways, plans, clients, keys }
+    FileChoice { pepper, gateways, state_dir, plans, clients, keys }
 }
 
-fn standalone(value: Option<&Value>, beside: &Path, problems: &mut Problems) -> (Pepper, u32) {
+/// The table `[standalone]`.
+struct Own {
+    pepper: Pepper,
+    gateways: u32,
+    state_dir: Option<PathBuf>,
+}
+
+fn standalone(value: Option<&Value>, beside: &Path, problems: &mut Problems) -> Own {
     let none = || Pepper::from_bytes(NO_PEPPER).expect("the constant has 32 bytes");
-    let Some(value) = value else { return (none(), 1) };
+    let Some(value) = value else {
+        return Own { pepper: none(), gateways: 1, state_dir: None };
+    };
     let mut fields = Fields::of(value, "standalone", problems);
     let pepper = pepper_file(&mut fields, beside, problems);
     let gateways = count(&mut fields, "gateways", problems, 1..=10_000, 1);
+    let state_dir = path(&mut fields, "state_dir", problems, beside);
     fields.finish(problems);
-    (pepper.unwrap_or_else(none), gateways)
+    Own { pepper: pepper.unwrap_or_else(none), gateways, state_dir }
 }
 
 /// Reads `pepper_file`.

@@ -13,7 +13,7 @@ use edge::limiter::store::BucketStore;
 use serde_json::{Value, json};
 use wire::error::{ErrorBody, ErrorCode};
 
-use super::{Inside, authorized, problem};
+use super::{Inside, authorized, kill_switch, problem};
 use crate::reload::{Asked, Last, Reloader, Taken};
 use crate::top::busiest;
 
@@ -101,6 +101,7 @@ async fn configz<S: BucketStore>(State(inside): State<Inside<S>>, headers: Heade
         "file": reloader.file().display().to_string(),
         "stale": last.as_ref().is_some_and(|last| !last.errors.is_empty()),
         "last_reload": last.map(|last| shown(&last, &reloader)),
+        "kill_switch": kill_switch::shown(&inside.shared.kill_switch),
         "in_force": reloader.effective().await.as_deref(),
     }))
     .into_response()

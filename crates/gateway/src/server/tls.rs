@@ -25,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::expiry::expires;
 use super::metrics::TlsMetrics;
 use super::pem::{self, FileError, digest};
 use crate::config::{ListenerTls, PairFiles};
@@ -164,6 +165,13 @@ impl Certificates {
         Acceptor(Arc::clone(&self.current))
     }
 
+    /// Shows when those that are in use end.
+    fn show_ends(&self, metrics: &TlsMetrics) {
+        for Kept { files, current, .. } in &self.pairs {
+            metrics.expires(&files.cert_file, current.cert.first().and_then(expires));
+        }
+    }
+
     /// Looks at all files once.
     fn look(&mut self, metrics: &TlsMetrics) {
         for kept in &mut self.pairs {
@@ -179,6 +187,7 @@ impl Certificates {
                     self.current.store(Arc::new(config));
                     self.owed = false;
                     metrics.reloads.inc();
+                    self.show_ends(metrics);
                     tracing::info!(listener = self.listener, "new TLS files are in use");
                 }
                 Err(error) => tracing::error!(listener = self.listener, %error, "TLS as before"),
@@ -192,6 +201,7 @@ impl Certificates {
 
 /// Looks at the files of all listeners, again and again, until the drain.
 pub(crate) async fn keep_current(mut all: Vec<(Certificates, TlsMetrics)>, drain: Drain) {
+    all.iter().for_each(|(certificates, metrics)| certificates.show_ends(metrics));
     let mut ended = std::pin::pin!(drain.started());
     loop {
         tokio::select! {

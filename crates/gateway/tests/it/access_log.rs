@@ -310,6 +310,52 @@ async fn an_unread_pipe_loses_lines_and_no_request() {
     assert!(read.lines().all(|line| line.contains("\"code\":\"route_unknown\"")));
 }
 
+/// The next line of a pipe that is open.
+async fn next_line(pipe: &File) -> String {
+    let mut pipe = pipe.try_clone().unwrap();
+    let reading = tokio::task::spawn_blocking(move || {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while byte != [b'\n'] {
+            pipe.read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    });
+    tokio::time::timeout(PATIENCE, reading).await.expect("a line comes").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_without_a_reader_holds_up_neither_the_start_nor_the_end() {
+    let log = Log::new();
+    assert!(Command::new("mkfifo").arg(log.path()).status().unwrap().success());
+    let service = Service::hello().await;
+    let text = file(PLAN, "auth = \"none\"", service.address) + &log.table("");
+    let starting = daemon::tasks::spawn("start", async move { Gateway::start(&text).await });
+    let started = tokio::time::timeout(PATIENCE, starting).await;
+    let mut gateway = started.expect("nobody waits for a reader").unwrap();
+    let count = async |so_many: usize| {
+        let what = format!("{so_many} lines are lost");
+        eventually(&what, async || lost(&gateway) == so_many).await;
+    };
+    gateway.calls(20).await;
+    count(20).await;
+    // Open at both ends, so that this side does not wait either.
+    let open = || File::options().read(true).write(true).open(log.path()).unwrap();
+    for so_far in [20, 25] {
+        let reader = open();
+        get(gateway.traffic, "/read", &[]).await;
+        let line = next_line(&reader).await;
+        assert!(line.contains("\"path\":\"/read\""), "{line}");
+        count(so_far).await;
+        drop(reader);
+        gateway.calls(5).await;
+        count(so_far + 5).await;
+    }
+    gateway.drain.start();
+    let ended = tokio::time::timeout(PATIENCE, &mut gateway.ended).await;
+    ended.expect("in time").unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_sample_is_as_large_as_it_says_and_no_error_is_left_out() {
     const EACH: usize = 3_000;

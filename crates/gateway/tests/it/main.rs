@@ -31,6 +31,8 @@ mod hygiene; // headers both ways
 #[cfg(test)]
 mod keys; // what an API key is
 #[cfg(test)]
+mod kill_switch; // everybody in shadow at once
+#[cfg(test)]
 mod limits; // denials and what they tell
 #[cfg(test)]
 mod listeners; // several, of both families

@@ -142,6 +142,37 @@ async fn a_new_pair_is_taken_and_a_bad_one_is_not_while_connections_go_on() {
 }
 
 #[tokio::test]
+async fn the_end_of_each_certificate_in_use_is_shown_and_a_new_one_moves_it() {
+    let world = World::new().await;
+    let write = |name: &str, year: i32| {
+        world.authority.pair_until(&["a.test"], year).write(world.folder.path(), name);
+    };
+    write("a", 2031);
+    write("b", 2075);
+    let two = "{ cert_file = \"b.pem\", key_file = \"b.key\" }";
+    let gateway = world.gateway(&format!("tls = [{ONE}, {two}]")).await;
+    let ends = async |name: &str, year: i32| {
+        let file = world.folder.path().join(format!("{name}.pem"));
+        let time = humantime::parse_rfc3339(&format!("{year}-01-01T00:00:00Z")).unwrap();
+        let seconds = time.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let line = format!(
+            "weir_gateway_tls_certificate_expires_seconds{{listener=\"main\",file=\"{}\"}} {seconds}",
+            file.display()
+        );
+        eventually(&line, async || shows(&gateway, &line)).await;
+    };
+    ends("a", 2031).await;
+    ends("b", 2075).await;
+    write("a", 2044);
+    ends("a", 2044).await;
+    // One that cannot be used is not what callers see.
+    std::fs::write(world.folder.path().join("b.pem"), "nothing").unwrap();
+    let stale = "weir_gateway_tls_stale_files{listener=\"main\"} 1";
+    eventually("the bad pair is told", async || shows(&gateway, stale)).await;
+    ends("b", 2075).await;
+}
+
+#[tokio::test]
 async fn callers_without_a_certificate_of_the_authority_reach_nothing() {
     let world = World::new().await;
     let (theirs, foreign) = (Authority::new(), Authority::new());

@@ -41,6 +41,12 @@ pub(super) const STANDALONE: &[Key] = &[
         "\"pepper\"",
         "32 random bytes; needed if you import keys that people thought up",
     ),
+    key(
+        "state_dir",
+        Kind::File,
+        "\"/var/lib/weir\"",
+        "a file `killswitch` in it puts every client in shadow; remembers that over restarts",
+    ),
 ];
 
 pub(super) const PLAN: &[Key] = &[

@@ -213,7 +213,7 @@ pub(super) const CONTROL: &[Key] = &[
         "state_dir",
         Kind::File,
         "\"/var/lib/weir\"",
-        "remembers this gateway's random name over restarts",
+        "remembers this gateway's random name and the kill switch over restarts",
     ),
     key(
         "records_per_s",

@@ -44,9 +44,16 @@ impl Authority {
 
     /// A certificate for names and addresses, with its key.
     pub(crate) fn pair(&self, names: &[&str]) -> Pair {
+        self.pair_until(names, 4096)
+    }
+
+    /// The same, until the beginning of a year.
+    pub(crate) fn pair_until(&self, names: &[&str], year: i32) -> Pair {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let signed = CertificateParams::new(names).unwrap().signed_by(&key, &self.0).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let signed = params.signed_by(&key, &self.0).unwrap();
         Pair { certificate: signed.pem(), key: key.serialize_pem() }
     }
 }
