@@ -24,6 +24,11 @@ use crate::body::Upload;
 
 /// Idle connections kept to one endpoint, by each worker.
 const IDLE_MAX: usize = 256;
+/// What a service may send over HTTP/2 ahead of a caller that does not take it.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// As far as HTTP/2 counts: thousands of such callers fit into it, so that they keep nobody else's
+/// answer on the same connection back.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// Why there is no connection. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
@@ -144,7 +149,10 @@ impl Connections {
         let io = TokioIo::new(self.dialer.dial(address).await?);
         if self.http2 {
             let mut builder = http2::Builder::new(TokioExecutor::new());
-            builder.timer(TokioTimer::new());
+            builder
+                .timer(TokioTimer::new())
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW);
             let (sender, connection) = builder.handshake(io).await.map_err(io::Error::other)?;
             run(connection);
             Ok(Sender::Http2(sender, Arc::default()))

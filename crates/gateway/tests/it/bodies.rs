@@ -1,12 +1,16 @@
 //! Bodies pass as they come, and a refused one never costs the caller its answer.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use http::Response;
+use bytes::Bytes;
+use http::{Request, Response};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::support::service::text;
 use crate::support::{
@@ -179,6 +183,42 @@ async fn a_caller_that_does_not_read_holds_its_service_no_longer_than_the_whole_
     eventually("the place is free", async || others().await == [(200, 1)]).await;
     let read = tokio::time::timeout(PATIENCE, unread.read_to_end(&mut Vec::new())).await;
     assert!(read.is_ok(), "what is left of it ends as well");
+}
+
+#[tokio::test]
+async fn over_http2_callers_that_do_not_read_keep_nobody_elses_answer_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text = file(PLAN, "", listener.local_addr().unwrap()) + "protocol = \"http2\"\n";
+    let gateway = Gateway::start(&text).await;
+    let service = daemon::tasks::spawn("http2 service", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = service_fn(async |request: Request<Incoming>| {
+                let many = if request.uri().path() == "/endless" { usize::MAX } else { 1 };
+                let piece = || Ok::<_, std::io::Error>(Frame::data(Bytes::from(vec![b'y'; PIECE])));
+                let pieces = std::iter::repeat_with(piece).take(many);
+                let pieces = futures_util::stream::iter(pieces);
+                Ok::<_, std::io::Error>(Response::new(StreamBody::new(pieces)))
+            });
+            let engine = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            daemon::tasks::spawn("http2", engine.serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    assert_eq!(gateway.calls(1).await[0].status, 200, "from now on there is one connection");
+    let mut unread = Vec::new();
+    for _ in 0..8 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        let mut stream = socket.connect(gateway.traffic).await.unwrap();
+        let head = format!("GET /endless HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        unread.push(stream);
+    }
+    for _ in 0..100 {
+        let reply = &gateway.calls(1).await[0];
+        assert_eq!((reply.status, reply.body.len()), (200, PIECE));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    service.abort();
 }
 
 #[tokio::test]
