@@ -89,6 +89,50 @@ async fn c15_a_frozen_redis_costs_nobody_a_timeout_and_each_policy_keeps_its_sha
     Ok(())
 }
 
+/// What an orchestrator hears from each gateway; an answer after [`HANGS`] is none.
+async fn probed(world: &World, path: &str) -> anyhow::Result<Vec<u16>> {
+    let client = reqwest::Client::builder().no_proxy().timeout(HANGS).build()?;
+    let mut statuses = Vec::new();
+    for gateway in &world.gateways {
+        let url = format!("http://{}{path}", gateway.operations);
+        statuses.push(client.get(&url).send().await?.status().as_u16());
+    }
+    Ok(statuses)
+}
+
+#[tokio::test]
+async fn c24_probes_cost_no_token_and_need_neither_redis_nor_the_control_plane()
+-> anyhow::Result<()> {
+    let mut world = world(small(2)).await?;
+    let plans =
+        [("acme", plan(4, ALMOST_NEVER, "closed")), ("zeta", plan(1_000, "100/s", "closed"))];
+    let callers = callers(&world, &plans).await?;
+    let probes = async |world: &World| {
+        for path in ["/livez", "/readyz"] {
+            for _ in 0..50 {
+                assert_eq!(probed(world, path).await?, [200, 200], "{path}");
+            }
+        }
+        anyhow::Ok(())
+    };
+    probes(&world).await?;
+    let keys = world.redis()?.query::<Vec<String>>("KEYS weir:{*").await?;
+    assert!(keys.is_empty(), "a probe has made {keys:?}");
+    assert_eq!(count(&callers.in_turn(0, 6).await, 200), 4, "all tokens are there");
+    assert_eq!(count(&callers.in_turn(1, 2).await, 200), 2, "known everywhere");
+
+    world.plans_api.child()?.signal(Signal::STOP)?;
+    world.shadow_compare.child()?.signal(Signal::STOP)?;
+    probes(&world).await?;
+    world.redis()?.freeze()?;
+    // Gateways have met it: what they refuse is no reason to restart them.
+    let refused = callers.in_turn(1, 100).await;
+    assert!(count(&refused, 503) >= 50, "{:?}", refused.first());
+    probes(&world).await?;
+    world.redis()?.kill()?;
+    probes(&world).await
+}
+
 /// Decisions without the store, as the gateways count them.
 async fn degraded(world: &World) -> anyhow::Result<f64> {
     let mut sum = 0.0;
@@ -111,7 +155,7 @@ async fn shared_again(world: &World, callers: &Callers) -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_killed_redis_comes_back_empty_and_limits_are_exact_again() -> anyhow::Result<()> {
+async fn f01_a_killed_redis_comes_back_empty_and_limits_are_exact_again() -> anyhow::Result<()> {
     let mut world = world(small(2)).await?;
     let callers = one_client_for_each_policy(&world).await?;
     world.redis()?.kill()?;

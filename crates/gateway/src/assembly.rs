@@ -22,7 +22,7 @@ use crate::ops;
 use crate::reload::{self, Reloader};
 use crate::route::RouteTable;
 use crate::server::live::InForce;
-use crate::server::{self, Bound, PerAddress, Shared};
+use crate::server::{self, Bound, PerAddress, Shared, descriptors};
 use crate::store_watch;
 use crate::upgrade::Upgrades;
 use crate::upstream::fleet::Fleet;
@@ -210,6 +210,7 @@ pub async fn serve_with<S: BucketStore>(
     keep_certificates(&mut bound, &metrics, &context);
     let shared = Arc::new(Shared {
         addresses: PerAddress::new(config.limits.connections_per_address),
+        connections_most: descriptors::connections_of_each(&config),
         upgrades: Upgrades::new(config.limits.upgrades, Arc::clone(&metrics)),
         overload: config.overload,
         access_log,

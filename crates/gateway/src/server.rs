@@ -25,6 +25,7 @@ use crate::upgrade::Upgrades;
 mod activity; // how long a connection may wait, and for whom
 pub(crate) mod sockets; // handed over or bound
 mod connections; // how many, and from where
+pub(crate) mod descriptors; // how many there is room for
 mod expiry; // when a certificate ends
 pub(crate) mod live; // what may change meanwhile
 mod room; // places for a worker's connections
@@ -69,6 +70,8 @@ pub(crate) struct Shared<S> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain: daemon::Drain,
     pub(crate) addresses: PerAddress,
+    /// So many connections of a worker there are file descriptors for.
+    pub(crate) connections_most: usize,
     pub(crate) upgrades: Upgrades,
     pub(crate) overload: Option<OverloadRules>,
     pub(crate) access_log: Option<Arc<AccessLog>>,

@@ -77,7 +77,7 @@ fn rows(page: &str) -> Vec<Row> {
 }
 
 fn is_id(text: &str) -> bool {
-    text.strip_prefix(['C', 'S'])
+    text.strip_prefix(['C', 'F', 'S'])
         .is_some_and(|number| number.len() == 2 && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
@@ -129,11 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn security_rows_are_cases_too() {
-        let here = "| S01 | two lengths | `crates/limiter-core/tests/it/cases.rs` |";
-        assert!(found(here, "fn s01_one_request_at_most() {}").is_empty());
-        assert_eq!(found(here, "").len(), 1);
-        assert_eq!(found("", "fn s01_one_request_at_most() {}").len(), 1);
+    fn rows_about_faults_and_security_are_cases_too() {
+        for (id, test) in [("F01", "fn f01_a_killed_store() {}"), ("S01", "fn s01_lengths() {}")] {
+            let here = format!("| {id} | a kind | `crates/limiter-core/tests/it/cases.rs` |");
+            assert!(found(&here, test).is_empty());
+            assert_eq!(found(&here, "").len(), 1);
+            assert_eq!(found("", test).len(), 1);
+        }
     }
 
     #[test]

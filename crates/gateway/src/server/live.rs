@@ -138,7 +138,8 @@ impl<S: BucketStore> Shared<S> {
             access_log: self.access_log.clone(),
             top: own.top.clone(),
         };
-        Current { pipeline, doors, connections_max: settings.bounds.connections_per_worker }
+        let connections_max = settings.bounds.connections_per_worker.min(self.connections_most);
+        Current { pipeline, doors, connections_max }
     }
 }
 

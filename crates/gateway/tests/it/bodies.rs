@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::support::service::text;
+use crate::support::socket::field;
 use crate::support::{
     Gateway, KEY, PATIENCE, Service, eventually, file, raw, resident_bytes, standing, tally,
 };
@@ -20,24 +21,15 @@ use crate::support::{
 const PLAN: &str = "burst = { capacity = 10000, refill = \"10000/s\" }";
 const PIECE: usize = 64 * 1024;
 
-/// Reads one answer with a `content-length`: status line and body.
+/// Reads one answer with a `content-length`: head and body.
 async fn answer(stream: &mut BufReader<TcpStream>) -> (String, String) {
-    let mut status = String::new();
-    stream.read_line(&mut status).await.unwrap();
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.unwrap();
-        if line == "\r\n" {
-            break;
-        }
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(stream.read_line(&mut head).await.unwrap() > 0, "{head}");
     }
-    let mut body = vec![0; length];
+    let mut body = vec![0; field(&head, "content-length").parse().unwrap_or(0)];
     stream.read_exact(&mut body).await.unwrap();
-    (status, String::from_utf8(body).unwrap())
+    (head, String::from_utf8(body).unwrap())
 }
 
 async fn post(to: SocketAddr, pieces: usize) -> std::io::Result<BufReader<TcpStream>> {
@@ -72,6 +64,12 @@ async fn c18_a_caller_that_writes_all_before_it_reads_still_gets_its_429() {
         };
         let (status, body) = tokio::time::timeout(PATIENCE, exchange).await.expect("in time");
         assert!(status.starts_with("HTTP/1.1 429"), "round {round}: {status}");
+        assert_eq!(
+            field(&status, "connection"),
+            "close",
+            "round {round}: it is told to be the last"
+        );
+        assert!(field(&status, "retry-after").parse::<u64>().unwrap() >= 86_400);
         assert!(body.contains("quota_exceeded"), "round {round}: {body}");
     }
     assert_eq!((service.requests(), service.bytes()), (1, 0));

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
+use rustix::process::Signal;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::support::program::{Program, is_alive};
 use crate::support::{Gateway, KEY, PATIENCE, eventually, file, get};
 
 const PLAN: &str = "burst = { capacity = 100, refill = \"100/s\" }";
@@ -52,6 +55,31 @@ async fn a_request_under_way_is_finished_and_then_the_gateway_ends() {
     let ended = tokio::time::timeout(PATIENCE, &mut gateway.ended).await.expect("it ends").unwrap();
     assert!(ended.is_ok(), "{ended:?}");
     service.abort();
+}
+
+#[tokio::test]
+async fn f39_a_second_signal_ends_the_program_at_once_whatever_is_under_way() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text =
+        file(PLAN, "", silent.local_addr().unwrap()).replace("finish = \"2s\"", "finish = \"1h\"");
+    let mut program = Program::start(&text).await;
+    let mut caller = TcpStream::connect(program.traffic).await.unwrap();
+    let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
+    caller.write_all(head.as_bytes()).await.unwrap();
+    let _under_way = silent.accept().await.unwrap();
+    program.signal(Signal::TERM);
+    program.told("STOPPING=1").await;
+    eventually("no new connection is taken", async || {
+        TcpStream::connect(program.traffic).await.is_err()
+    })
+    .await;
+    assert!(is_alive(program.pid), "it waits for the request under way");
+    program.signal(Signal::TERM);
+    let pid = program.pid;
+    assert_eq!(program.ended(pid).await, Some(1), "not a clean end: {}", program.log());
+    assert!(program.log().contains("a second signal"), "{}", program.log());
+    let cut = tokio::time::timeout(PATIENCE, caller.read_to_end(&mut Vec::new())).await;
+    assert!(cut.is_ok(), "the caller hears of it");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::caller::request;
-use crate::support::{Gateway, KEY, Service, file, get, key_table, send, standing, tally};
+use crate::support::{Gateway, KEY, Service, file, get, key_table, raw, send, standing, tally};
 
 const TEN: &str = "burst = { capacity = 10, refill = \"10/s\" }";
 
@@ -238,7 +238,12 @@ async fn a_head_request_is_refused_with_the_same_headers_and_no_body() {
     let got = send(gateway.traffic, request("GET", "/", &headers)).await;
     let head = send(gateway.traffic, request("HEAD", "/", &headers)).await;
     assert_eq!((got.status, head.status), (429, 429));
-    assert!(head.body.is_empty() && !got.body.is_empty());
+    assert!(!got.body.is_empty());
+    let asking =
+        format!("HEAD / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\nconnection: close\r\n\r\n");
+    let bytes = raw(gateway.traffic, asking.as_bytes()).await;
+    assert!(bytes.starts_with("HTTP/1.1 429"), "{bytes}");
+    assert_eq!(bytes.find("\r\n\r\n"), Some(bytes.len() - 4), "a head and nothing else: {bytes}");
     for name in ["retry-after", "ratelimit", "content-type", "content-length", "x-weir-source"] {
         assert_eq!(got.header(name), head.header(name), "{name}");
     }

@@ -17,6 +17,8 @@ mod config; // every mistake at once
 #[cfg(test)]
 mod cors; // pages of other origins
 #[cfg(test)]
+mod crowds; // very many at once
+#[cfg(test)]
 mod drain; // a clean end
 #[cfg(test)]
 mod failure; // without a store, without a service

@@ -6,7 +6,7 @@ use edge::limiter::Clock;
 use edge::limiter::store::memory::MemoryStore;
 use limiter_core::testkit::{Fault, FaultyStore, ManualClock};
 
-use crate::support::{Gateway, Service, file, get, tally};
+use crate::support::{Gateway, Service, file, get, raw, tally};
 
 const PLAN: &str = "burst = { capacity = 10, refill = \"1/s\" }";
 
@@ -30,12 +30,16 @@ async fn c24_probes_are_free_and_live_without_a_store() {
         burst = { capacity = 5, refill = \"1/d\" }\nfailure = \"open\"\n";
     let text = file(PLAN, route, service.address);
     let gateway = Gateway::over(&text, Arc::clone(&store), clock).await;
+    // From one address, a thousand on each connection.
     let probe = async |count: usize| {
-        for _ in 0..count {
-            assert_eq!(get(gateway.operations, "/livez", &[]).await.status, 200);
+        let one = "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n";
+        let last = "GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        for _ in 0..count / 1_000 {
+            let answers = raw(gateway.operations, (one.repeat(999) + last).as_bytes()).await;
+            assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 1_000);
         }
     };
-    probe(1_000).await;
+    probe(10_000).await;
     assert!(store.calls().is_empty(), "no bucket is touched");
     let mut replies = Vec::new();
     for _ in 0..6 {
@@ -43,7 +47,7 @@ async fn c24_probes_are_free_and_live_without_a_store() {
     }
     assert_eq!(tally(&replies), [(200, 5), (429, 1)], "all tokens of the address were there");
     store.always(Fault::Hang);
-    probe(1_000).await;
+    probe(10_000).await;
     let ready = get(gateway.operations, "/readyz", &[]).await;
     assert_eq!(ready.status, 200, "without a store the failure policy answers");
 }

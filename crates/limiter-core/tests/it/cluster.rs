@@ -308,7 +308,7 @@ async fn f22_without_a_majority_calls_are_refused_and_none_is_sent_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_forgot_the_script_are_taught_once_each_and_have_few_connections() {
+async fn f16_nodes_that_forgot_the_script_are_taught_once_each_and_have_few_connections() {
     let cluster = meanwhile(Cluster::start).unwrap();
     let store = store(&cluster).await;
     let keys: Vec<BucketKey> = (0..PRIMARIES).map(|primary| key_of(&cluster, primary)).collect();

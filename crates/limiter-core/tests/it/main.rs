@@ -15,8 +15,9 @@ mod properties; // what holds for every bucket
 mod limiter_promises; // what holds for limiters over a store
 mod proxy; // a network that loses answers
 mod redis_link; // a Redis that stops, dies or loses answers
-mod redis_replies; // what comes mixed up, in part or late
 mod redis_faults; // what a server refuses, and why
+mod redis_replies; // replies that are none, and those that come late
+mod redis_moves; // an address that leads elsewhere, a store that forgets under load
 mod sentinel; // a primary that is replaced
 mod cluster; // slots and nodes that come and go
 mod accounts; // who may do what, and over TLS

@@ -196,7 +196,7 @@ async fn c12_answers_that_come_one_too_late_are_taken_for_nobody_elses() {
 }
 
 #[tokio::test]
-async fn a_killed_server_is_found_again_when_it_returns() {
+async fn f01_a_killed_server_is_found_again_when_it_returns() {
     let mut server = Server::start();
     let store = server.store(2).await;
     take(&store, 10).await.unwrap();
@@ -272,20 +272,26 @@ async fn a_demoted_server_refuses_without_taking_and_is_dialled_again() {
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_without_taking() {
+async fn f13_a_full_server_refuses_without_taking_and_may_still_be_looked_at() {
     let server = Server::start();
     let store = server.store(1).await;
     let mut admin = server.connection();
     take(&store, 10).await.unwrap();
+    let epoch = store.epoch(&key());
     let mut set = |bytes: &str| {
         redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec(&mut admin).unwrap();
     };
     set("1");
     let outcome = take(&store, 10).await;
     assert!(matches!(&outcome, Err(StoreError::Refused { code }) if code == "OOM"), "{outcome:?}");
+    assert!(store.counters().refused().any(|(code, count)| code == "OOM" && count == 1));
+    let seen = store.call(&key(), &Request::peek(plan(10))).await.unwrap();
+    assert_eq!(seen.levels.burst.tokens, 9, "a look writes nothing");
     set("0");
     let (_, reply) = until_answered(&store, 10).await;
     assert_eq!(reply.levels.burst.tokens, 8, "the refused call took nothing");
+    assert_eq!(store.counters().reconnects.load(Ordering::Relaxed), 0, "nor is it left for that");
+    assert_eq!(store.epoch(&key()), epoch);
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! Whom a request is for: one host in one form, and a method that is a word. What is judged, what
 //! is sent on and what is counted are the same.
 
+use super::sizes::status_over_http2;
 use super::{PLAN, SMUGGLED, head, text, world};
 use crate::support::bytes::write;
 use crate::support::caller::request;
+use crate::support::frames::block;
 use crate::support::service::text as answer;
 use crate::support::{Gateway, KEY, Service, file, get, send, standing, tally};
 
@@ -71,6 +73,56 @@ async fn s24_another_spelling_is_the_same_tenant_to_route_and_service() {
         }
     }
     assert_eq!(one.requests(), 0, "no spelling leads to the other tenant");
+}
+
+/// A request over HTTP/2 with these hosts.
+fn over_http2(hosts: &[(&str, &str)]) -> Vec<u8> {
+    let first = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
+    let (pseudo, fields): (Vec<_>, Vec<_>) =
+        hosts.iter().copied().partition(|(name, _)| name.starts_with(':'));
+    block(&[&first[..], &pseudo, &fields, &[("x-api-key", KEY)]].concat())
+}
+
+#[tokio::test]
+async fn s24_over_http2_the_authority_is_the_host_and_another_beside_it_is_refused() {
+    let (gateway, service) = world().await;
+    let name = ":authority";
+    for hosts in [
+        &[(name, "a.test"), ("host", "b.test")][..],
+        &[(name, "a.test"), ("host", "a.test:80")],
+        &[(name, "a.test"), ("host", "a.test"), ("host", "a.test")],
+        &[(name, "a.test"), ("host", "")],
+        &[("host", "a.test"), ("host", "b.test")],
+        &[("host", "a.test, b.test")],
+        &[],
+        &[(name, "")],
+        &[(name, "u@a.test")],
+        &[(name, "a.test/b")],
+        &[(name, "a b")],
+        &[(name, "a.test:99999")],
+        &[(name, "a.test"), (name, "b.test")],
+    ] {
+        // What the engine does not take at all ends the stream without a status.
+        let status = status_over_http2(gateway.traffic, &[over_http2(hosts)]).await;
+        assert!([400, 0].contains(&status), "{hosts:?}: {status}");
+    }
+    assert_eq!(service.requests(), 0);
+    for hosts in [
+        &[(name, "a.test")][..],
+        &[(name, "A.TEST.")],
+        &[(name, "a.test"), ("host", "a.test")],
+        &[("host", "a.test")],
+    ] {
+        assert_eq!(
+            status_over_http2(gateway.traffic, &[over_http2(hosts)]).await,
+            200,
+            "{hosts:?}"
+        );
+        let seen = service.last().headers;
+        for field in ["host", "x-forwarded-host"] {
+            assert_eq!(seen[field], "a.test", "{field} of {hosts:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -127,6 +127,7 @@ async fn s29_a_key_that_does_not_open_tells_nobody_why() {
         (key.text, found)
     };
     let revoked = made(&|found| found.key.state = KeyState::Revoked);
+    let disabled = made(&|found| found.key.state = KeyState::Disabled);
     let expired = made(&|found| found.key.expires_at = Some(1));
     let replaced = made(&|found| found.key.secrets[0].valid_until = Some(1));
     let suspended = made(&|found| {
@@ -141,12 +142,14 @@ async fn s29_a_key_that_does_not_open_tells_nobody_why() {
         ("unknown", unknown),
         ("foreign", "somebody-elses".to_owned()),
         ("revoked", revoked.0.clone()),
+        ("disabled", disabled.0.clone()),
         ("expired", expired.0.clone()),
         ("replaced", replaced.0.clone()),
         ("wrong last character", wrong_last),
     ];
     let (open, closed) = (good.0.clone(), suspended.0.clone());
-    let known = keys([revoked, expired, replaced, suspended, good].map(|(_, found)| found).into());
+    let known = [revoked, disabled, expired, replaced, suspended, good];
+    let known = keys(known.map(|(_, found)| found).into());
     let gateway = gateway(&service, &known).await;
     assert_eq!(get(gateway.traffic, "/", &[("x-api-key", &open)]).await.status, 200);
     let mut first = None;

@@ -49,7 +49,7 @@ async fn s16_the_largest_head_that_fits_is_a_request_like_any_other() {
 
 /// The status with which a request over HTTP/2 is answered; 0 if its stream or connection ends
 /// without one.
-async fn status_over_http2(to: std::net::SocketAddr, blocks: &[Vec<u8>]) -> u16 {
+pub(super) async fn status_over_http2(to: std::net::SocketAddr, blocks: &[Vec<u8>]) -> u16 {
     let mut frames = Frames::open(to).await;
     let (first, rest) = blocks.split_first().unwrap();
     let flags = |last: bool| if last { END_HEADERS } else { 0 };
