@@ -189,3 +189,33 @@ async fn the_control_plane_may_stop_and_known_clients_do_not_notice() -> anyhow:
     nobody_hung(&gone);
     Ok(())
 }
+
+/// What it had borrowed is nobody's until it runs out, and then no more than it was.
+#[tokio::test]
+async fn f38_a_gateway_that_is_killed_with_borrowed_tokens_mints_none() -> anyhow::Result<()> {
+    const CAPACITY: u64 = 300;
+    const LEASES_END: Duration = Duration::from_secs(3);
+    let mut world = world(small(2)).await?;
+    let callers = callers(&world, &[("acme", plan(CAPACITY, ALMOST_NEVER, "closed"))]).await?;
+    // Enough in a row that the first gateway borrows ahead.
+    let mut admitted = 0;
+    for _ in 0..100 {
+        admitted += u64::from(callers.one(0, 0, 0).await.status == 200);
+    }
+    world.gateways[0].child()?.signal(Signal::KILL)?;
+    // Until the other one has had nothing for longer than any lease lasts.
+    let mut last = tokio::time::Instant::now();
+    while last.elapsed() < LEASES_END {
+        let sent = callers.one(0, 1, 0).await;
+        if sent.status == 200 {
+            admitted += 1;
+            last = tokio::time::Instant::now();
+        } else {
+            assert_eq!(sent.status, 429, "{sent:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert!(admitted <= CAPACITY, "{admitted} of {CAPACITY}");
+    assert!(admitted >= CAPACITY * 3 / 4, "{admitted}: a lease is a part of the bucket");
+    Ok(())
+}

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
+};
 use tempfile::TempDir;
 
 /// Files that a server reads, and what its clients must trust.
@@ -15,13 +18,27 @@ pub struct Tls {
 impl Tls {
     /// A fresh authority and one certificate of it.
     pub fn new() -> anyhow::Result<Tls> {
+        Tls::with(|_| {})
+    }
+
+    /// The same, but that the certificate has been out of date for years.
+    pub fn expired() -> anyhow::Result<Tls> {
+        Tls::with(|certificate| {
+            certificate.not_before = date_time_ymd(2000, 1, 1);
+            certificate.not_after = date_time_ymd(2001, 1, 1);
+        })
+    }
+
+    fn with(change: impl FnOnce(&mut CertificateParams)) -> anyhow::Result<Tls> {
         let mut authority = CertificateParams::new(Vec::<String>::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
         let key = KeyPair::generate()?;
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let certificate = CertificateParams::new(names)?.signed_by(&key, &authority)?;
+        let mut certificate = CertificateParams::new(names)?;
+        change(&mut certificate);
+        let certificate = certificate.signed_by(&key, &authority)?;
         let tls = Tls { folder: tempfile::tempdir()?, roots: authority.pem() };
         std::fs::write(tls.certificate(), certificate.pem())?;
         std::fs::write(tls.key(), key.serialize_pem())?;

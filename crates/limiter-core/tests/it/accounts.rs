@@ -172,3 +172,76 @@ async fn f25_a_wrong_password_is_told_and_a_new_one_in_the_file_is_used_without_
     let _told: u64 = meanwhile(|| server.query("CLIENT KILL USER weir")).unwrap();
     until_told(&store, &["cannot read the password"]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f25_a_certificate_that_is_out_of_date_is_told_as_such() {
+    let tls = Arc::new(Tls::expired().unwrap());
+    let server = meanwhile(|| ServerOptions::default().tls(&tls).start()).unwrap();
+    let store = store_with(&RedisSettings {
+        trusted_roots: Some(tls.roots().as_bytes().to_vec()),
+        ..RedisSettings::new(server.tls_url().unwrap())
+    });
+    until_told(&store, &["expired", "Expired"]).await;
+    let outcome = store.call(&key("acme"), &Request::take(plan(10), 1, 1)).await;
+    assert!(outcome.is_err(), "{outcome:?}");
+}
+
+/// Whoever has the gateway's password can do what a gateway does, and nothing to anybody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s37_the_shipped_account_can_harm_no_other_user_of_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = shipped(folder.path());
+    let server = meanwhile(|| ServerOptions::default().accounts(&file).start()).unwrap();
+    let store = store_at(&as_weir(&server.url()), 1);
+    until_answered(&store, &key("acme"), 10).await;
+    let _told: String = meanwhile(|| server.query("SET other:key theirs")).unwrap();
+    let client = redis::Client::open(as_weir(&server.url())).unwrap();
+    let mut thief = meanwhile(|| client.get_connection()).unwrap();
+    let refused: [&[&str]; 31] = [
+        &["CONFIG", "GET", "*"],
+        &["CONFIG", "SET", "maxmemory", "1"],
+        &["KEYS", "*"],
+        &["SCAN", "0"],
+        &["RANDOMKEY"],
+        &["DBSIZE"],
+        &["FLUSHALL"],
+        &["FLUSHDB"],
+        &["SWAPDB", "0", "1"],
+        &["GET", "other:key"],
+        &["SET", "other:key", "mine"],
+        &["SET", "weird:key", "mine"],
+        &["DEL", "weir:{acme}"],
+        &["RENAME", "weir:{acme}", "weir:{other}"],
+        &["SCRIPT", "FLUSH"],
+        &["SCRIPT", "KILL"],
+        &["FUNCTION", "LIST"],
+        &["CLIENT", "LIST"],
+        &["CLIENT", "KILL", "TYPE", "normal"],
+        &["MONITOR"],
+        &["SLOWLOG", "GET"],
+        &["ACL", "LIST"],
+        &["ACL", "SETUSER", "weir", "+@all"],
+        &["SAVE"],
+        &["SHUTDOWN", "NOSAVE"],
+        &["REPLICAOF", "NO", "ONE"],
+        &["MODULE", "LIST"],
+        &["PUBLISH", "channel", "word"],
+        &["EVAL", "return redis.call('FLUSHALL')", "0"],
+        &["EVAL", "return redis.call('GET', KEYS[1])", "1", "other:key"],
+        &["EVAL", "return redis.call('SET', 'other:key', 'mine')", "0"],
+    ];
+    for words in refused {
+        let (verb, rest) = words.split_first().unwrap();
+        let mut command = redis::cmd(verb);
+        command.arg(rest);
+        let answer = meanwhile(|| command.query::<redis::Value>(&mut thief));
+        let error = answer.expect_err(&words.join(" "));
+        let told = format!("{:?} {}", error.code(), error.detail().unwrap_or_default());
+        let by_right = ["NOPERM", "permission", "can't run", "can't access"];
+        assert!(by_right.iter().any(|word| told.contains(word)), "{words:?}: {told}");
+    }
+    let theirs: String = meanwhile(|| server.query("GET other:key")).unwrap();
+    assert_eq!(theirs, "theirs");
+    let (_, reply) = until_answered(&store, &key("acme"), 10).await;
+    assert_eq!(reply.levels.burst.tokens, 8, "nor to the buckets");
+}

@@ -11,7 +11,7 @@ use limiter_core::{
     Basis, Capacity, Clock, Contract, Cost, Extras, FailurePolicy, Limit, Limiter, LimiterSettings,
     Limits, PlanNumbers, PlanVersion, RefillRate, SystemClock,
 };
-use test_servers::Server;
+use test_servers::{Cluster, Server};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -195,4 +195,60 @@ async fn f04_a_reply_after_the_deadline_is_no_failure_and_pays_for_its_request()
     }
     let paid = taken().await;
     assert!(paid <= admitted && (paid == admitted || stalls.excuse()), "{paid} for {admitted}");
+}
+
+/// Replication does not wait for replicas: a new primary begins where the old one's word ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f21_what_a_replica_had_not_seen_is_all_that_a_failover_can_cost() {
+    const CAPACITY: u64 = 200;
+    const SEEN: u64 = 60;
+    const UNSEEN: u64 = 40;
+    let mut cluster = meanwhile(Cluster::start).unwrap();
+    let store = crate::cluster::store(&cluster).await;
+    let settings = LimiterSettings {
+        deadline: Duration::from_millis(50),
+        leases: false,
+        ..LimiterSettings::default()
+    };
+    let limiter = limiter(&store, settings);
+    let contract = contract("f21", CAPACITY, FailurePolicy::CLOSED);
+    let name = contract.key.to_string();
+    let (owner, replica) = meanwhile(|| {
+        let owner = cluster.owner(cluster.slot(&name).unwrap()).unwrap();
+        (owner, cluster.replica_of(owner).unwrap())
+    });
+    let stalls = Stalls::watch();
+    let mut admitted = 0;
+    let take = async |count: u64| {
+        let mut allowed = 0;
+        for _ in 0..count {
+            let decision = limiter.decide(&contract, Cost::ONE).await;
+            assert!(decision.is_allowed() || stalls.excuse(), "{decision:?}");
+            allowed += u64::from(decision.is_allowed());
+        }
+        allowed
+    };
+    admitted += take(SEEN).await;
+    let offset = |node: usize, field: &str| {
+        meanwhile(|| cluster.node(node).info(field)).unwrap().parse::<u64>().unwrap()
+    };
+    let written = offset(owner, "master_repl_offset");
+    until("the replica has seen that", || offset(replica, "slave_repl_offset") >= written).await;
+    meanwhile(|| cluster.node(replica).freeze()).unwrap();
+    admitted += take(UNSEEN).await;
+    meanwhile(|| cluster.node_mut(owner).kill());
+    meanwhile(|| cluster.node(replica).thaw()).unwrap();
+    meanwhile(|| cluster.until_primary(replica)).unwrap();
+    let (clock, began) = (SystemClock::new(), SystemClock::new().now());
+    loop {
+        let decision = limiter.decide(&contract, Cost::ONE).await;
+        admitted += u64::from(decision.is_allowed());
+        if !decision.is_allowed() && decision.basis == Basis::Store {
+            break;
+        }
+        assert!(clock.now().since(began) < 3 * PATIENCE, "{decision:?} after {admitted}");
+        sleep(Duration::from_millis(2)).await;
+    }
+    let expected = CAPACITY..=CAPACITY + UNSEEN;
+    assert!(expected.contains(&admitted) || stalls.excuse(), "{admitted} of {expected:?}");
 }
