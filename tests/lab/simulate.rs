@@ -6,7 +6,7 @@
 //! prints what each is worth.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::{Context as _, anyhow};
 use limiter_core::testkit::mutants::{MUTANTS, Mutant};
@@ -51,9 +51,9 @@ pub async fn run(
         (None, false) => SEEDS,
     };
     let count = seeds.unwrap_or(usual);
+    let mut report = Report::new("simulate", first);
     let runs = tokio::task::spawn_blocking(move || all_runs(first, count, mutant));
     let totals = runs.await.context("a run panicked")?;
-    let mut report = Report::new("simulate", first);
     report.samples(totals.runs);
     report.samples_needed(count);
     report.field("runs", json!(totals.runs));
@@ -106,31 +106,48 @@ impl Totals {
 /// Every run, over all cores.
 fn all_runs(first: u64, count: u64, mutant: Option<&'static Mutant>) -> Totals {
     let next = AtomicU64::new(first);
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut totals = Totals::default();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut own = Totals::default();
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= first + count {
-                            return own;
-                        }
-                        one(seed, mutant, &mut own);
-                    }
-                })
-            })
-            .collect();
-        for worker in workers {
-            match worker.join() {
-                Ok(own) => totals.add(own),
-                Err(panic) => std::panic::resume_unwind(panic),
+    for own in on_every_core(|| {
+        let mut own = Totals::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return own;
             }
+            one(seed, mutant, &mut own);
         }
-    });
+    }) {
+        totals.add(own);
+    }
     totals
+}
+
+/// The same work on each core; what each of them did.
+fn on_every_core<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(&work)).collect();
+        let ended = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ended.map(|own| own.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
+/// What becomes of each, in their order, over all cores.
+fn each<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let mut done: Vec<(usize, R)> = on_every_core(|| {
+        let mut own = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(one) = all.get(number) else { return own };
+            own.push((number, work(one)));
+        }
+    })
+    .into_iter()
+    .flatten()
+    .collect();
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 fn one(seed: u64, mutant: Option<&Mutant>, totals: &mut Totals) {
@@ -174,8 +191,7 @@ fn extras() -> Value {
     // The busiest regimes take long without leases and say little new.
     let cells: Vec<Cell> = grid().into_iter().filter(|cell| cell.rate <= 1_000).collect();
     let rows = variants.map(|(name, extras, leases)| {
-        let measured: Vec<Measured> =
-            cells.iter().map(|cell| measure(cell, extras, leases, 7)).collect();
+        let measured: Vec<Measured> = each(&cells, |cell| measure(cell, extras, leases, 7));
         row(name, &measured)
     });
     json!(rows)
@@ -211,18 +227,21 @@ fn mean(
     failure: Option<FailurePolicy>,
     extras: Extras,
     chosen: impl Fn(&Scenario) -> bool,
-    figure: impl Fn(&Scenario, &Verdict) -> f64,
+    figure: impl Fn(&Scenario, &Verdict) -> f64 + Sync,
 ) -> f64 {
-    let scenarios = (0..SEEDS_WORTH).map(|seed| Scenario::random(seed, SECONDS));
-    let figures: Vec<f64> = scenarios
+    let scenarios: Vec<Scenario> = (0..SEEDS_WORTH)
+        .map(|seed| Scenario::random(seed, SECONDS))
         .filter(|scenario| scenario.kind == kind && chosen(scenario))
-        .filter_map(|mut scenario| {
-            scenario.extras = extras;
-            scenario.failure = failure.unwrap_or(scenario.failure);
-            let verdict = play(&scenario);
-            (verdict.ideal >= JUDGED_MIN).then(|| figure(&scenario, &verdict))
+        .map(|scenario| {
+            let failure = failure.unwrap_or(scenario.failure);
+            Scenario { extras, failure, ..scenario }
         })
         .collect();
+    let judged = each(&scenarios, |scenario| {
+        let verdict = play(scenario);
+        (verdict.ideal >= JUDGED_MIN).then(|| figure(scenario, &verdict))
+    });
+    let figures: Vec<f64> = judged.into_iter().flatten().collect();
     figures.iter().sum::<f64>() / count(figures.len().max(1))
 }
 

@@ -3,6 +3,7 @@
 //! Each lab command is run in its short form, then once per planted fault ("sabotage"): a judge
 //! that passes a planted fault is broken, so the run must then fail, and by the figure meant.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -34,8 +35,7 @@ struct Experiment {
     words: &'static [&'static str],
     /// Whether what exists must pass here too.
     must_pass: MustPass,
-    /// Faults to plant in what it judges, each with the figure that must then fail.
-    planted: &'static [(&'static str, &'static str)],
+    planted: &'static [Planted],
 }
 
 /// What a robot can ask of an experiment.
@@ -46,61 +46,118 @@ enum MustPass {
     OnAQuietMachine,
 }
 
+/// A fault to plant in what an experiment judges.
+struct Planted {
+    fault: &'static str,
+    /// The figure that must then fail.
+    figure: &'static str,
+    of: Kind,
+}
+
+/// What a figure is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Counts and sums: looked for side by side with others.
+    Counts,
+    /// Times: looked for with the machine to itself.
+    Times,
+}
+
+const fn counts(fault: &'static str, figure: &'static str) -> Planted {
+    Planted { fault, figure, of: Kind::Counts }
+}
+
+const fn times(fault: &'static str, figure: &'static str) -> Planted {
+    Planted { fault, figure, of: Kind::Times }
+}
+
 /// Runs of an experiment before it counts as failed.
 const TRIES: usize = 2;
-/// Planted faults that are looked for side by side: their figures are counts and sums, not times.
-const FAULTS_AT_ONCE: usize = 2;
+/// Planted faults that are looked for side by side.
+const FAULTS_AT_ONCE: usize = 4;
 
+/// What takes longest stands last: what must pass is run from the front, so that a mistake shows
+/// soon, and what is looked for side by side from the back, so that no long run is left alone.
 const LAB: &[Experiment] = &[
     Experiment {
         words: &["differential", "--steps", "100000"],
         must_pass: MustPass::Here,
         // It plants its other faults by itself, in every run.
-        planted: &[("partial-debit", "differences"), ("time-runs-back", "differences")],
+        planted: &[counts("partial-debit", "differences"), counts("time-runs-back", "differences")],
     },
     Experiment {
         // Ten thousand runs of a simulated minute each.
         words: &["simulate"],
         must_pass: MustPass::Here,
         planted: &[
-            ("no-cap", "broken_runs"),
-            ("free-lease", "broken_runs"),
-            ("undead-lease", "broken_runs"),
-            ("deaf", "broken_runs"),
+            counts("no-cap", "broken_runs"),
+            counts("free-lease", "broken_runs"),
+            counts("undead-lease", "broken_runs"),
+            counts("deaf", "broken_runs"),
+        ],
+    },
+    Experiment {
+        words: &["retry", "--quick"],
+        must_pass: MustPass::Here,
+        planted: &[
+            counts("halved-promise", "alone_first_retry"),
+            counts("per-gateway-buckets", "over_contract_tokens"),
+        ],
+    },
+    Experiment {
+        words: &["restarts", "--quick"],
+        must_pass: MustPass::Here,
+        planted: &[
+            counts("deaf-drain", "refused_connections"),
+            counts("impatient", "websockets_cut"),
+        ],
+    },
+    Experiment {
+        words: &["decide", "--quick"],
+        must_pass: MustPass::OnAQuietMachine,
+        planted: &[times("spelled-key", "wide_weir_ns"), times("no-lease", "hot_weir_ns")],
+    },
+    Experiment {
+        words: &["accuracy", "--quick"],
+        must_pass: MustPass::OnAQuietMachine,
+        planted: &[counts("per-gateway-buckets", "over_burst_ok")],
+    },
+    Experiment {
+        words: &["latency", "--quick"],
+        must_pass: MustPass::OnAQuietMachine,
+        planted: &[times("far-store", "added_ms_p99"), times("no-leases", "added_ms_p50")],
+    },
+    Experiment {
+        words: &["store", "--quick"],
+        must_pass: MustPass::OnAQuietMachine,
+        planted: &[
+            counts("call-per-request", "mix_calls_per_request"),
+            counts("fat-state", "redis_bytes_per_key"),
+        ],
+    },
+    Experiment {
+        words: &["outage", "--quick"],
+        must_pass: MustPass::OnAQuietMachine,
+        planted: &[counts("fails-open", "errors_of_ours"), counts("alone-in-fleet", "over_tokens")],
+    },
+    Experiment {
+        words: &["overload", "--quick"],
+        must_pass: MustPass::OnAQuietMachine,
+        planted: &[
+            times("refuses-too-much", "goodput_share_at_10x"),
+            times("dear-refusals", "refusal_over_forward"),
         ],
     },
     Experiment {
         words: &["incident", "--quick"],
         must_pass: MustPass::Here,
         planted: &[
-            ("per-gateway-buckets", "admitted_over_contract_enforced"),
-            ("no-safety-limit", "safety_fleet_over_ten_plans"),
-            ("second-door", "refused_reached_service"),
-            ("silent-control-plane", "plan_change_seconds"),
+            // Seconds of silence, for which no load is needed.
+            counts("silent-control-plane", "plan_change_seconds"),
+            counts("per-gateway-buckets", "admitted_over_contract_enforced"),
+            counts("no-safety-limit", "safety_fleet_over_ten_plans"),
+            counts("second-door", "refused_reached_service"),
         ],
-    },
-    Experiment {
-        words: &["retry", "--quick"],
-        must_pass: MustPass::OnAQuietMachine,
-        planted: &[
-            ("halved-promise", "alone_first_retry"),
-            ("per-gateway-buckets", "over_contract_tokens"),
-        ],
-    },
-    Experiment {
-        words: &["accuracy", "--quick"],
-        must_pass: MustPass::OnAQuietMachine,
-        planted: &[("per-gateway-buckets", "over_burst_ok")],
-    },
-    Experiment {
-        words: &["decide", "--quick"],
-        must_pass: MustPass::OnAQuietMachine,
-        planted: &[("spelled-key", "wide_weir_ns")],
-    },
-    Experiment {
-        words: &["restarts", "--quick"],
-        must_pass: MustPass::Here,
-        planted: &[("deaf-drain", "failed"), ("impatient", "websockets_cut")],
     },
 ];
 
@@ -153,27 +210,38 @@ fn docs() -> Result<()> {
 }
 
 fn lab() -> Result<()> {
-    for experiment in LAB {
-        if experiment.must_pass == MustPass::Here {
-            must_be(experiment, &[], "be ok", |verdict, success| verdict.ok && success)?;
-        }
-        for together in experiment.planted.chunks(FAULTS_AT_ONCE) {
-            std::thread::scope(|scope| {
-                let runs: Vec<_> = together
-                    .iter()
-                    .map(|(fault, figure)| scope.spawn(|| planted(experiment, fault, figure)))
-                    .collect();
-                runs.into_iter().try_for_each(|run| {
-                    run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-            })?;
-        }
+    for experiment in LAB.iter().filter(|experiment| experiment.must_pass == MustPass::Here) {
+        must_be(experiment, &[], "be ok", |verdict, success| verdict.ok && success)?;
     }
-    Ok(())
+    for (experiment, planted) in planted(Kind::Times) {
+        look_for(experiment, planted)?;
+    }
+    let side_by_side: Vec<_> = planted(Kind::Counts).rev().collect();
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        let take = || side_by_side.get(next.fetch_add(1, Ordering::Relaxed));
+        while let Some((experiment, planted)) = take() {
+            look_for(experiment, planted)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..FAULTS_AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
+}
+
+fn planted(of: Kind) -> impl DoubleEndedIterator<Item = (&'static Experiment, &'static Planted)> {
+    LAB.iter()
+        .flat_map(|experiment| experiment.planted.iter().map(move |planted| (experiment, planted)))
+        .filter(move |(_, planted)| planted.of == of)
 }
 
 /// A judge that passes a planted fault, or fails for another reason, is broken.
-fn planted(experiment: &Experiment, fault: &str, figure: &str) -> Result<()> {
+fn look_for(experiment: &Experiment, planted: &Planted) -> Result<()> {
+    let Planted { fault, figure, .. } = *planted;
     let seen = |verdict: &Verdict, success: bool| !success && verdict.sees(figure);
     must_be(experiment, &["--sabotage", fault], &format!("fail by `{figure}`"), seen)?;
     println!("   the planted fault {fault} is seen");
@@ -206,13 +274,15 @@ struct Verdict {
     ok: bool,
     /// Figures that are not as they must be.
     failed: Vec<String>,
+    /// Those of them that are numbers: what could not be measured has failed, and shows nothing.
+    measured: Vec<String>,
 }
 
 impl Verdict {
     /// Whether a planted fault was seen for what it is: a run that broke off has seen nothing.
     fn sees(&self, figure: &str) -> bool {
-        let named = |name: &str| self.failed.iter().any(|failed| failed == name);
-        !self.ok && named(figure) && !named("broken")
+        let named = |names: &[String], name: &str| names.iter().any(|named| named == name);
+        !self.ok && named(&self.measured, figure) && !named(&self.failed, "broken")
     }
 }
 
@@ -222,8 +292,10 @@ fn judged(experiment: &Experiment, more: &[&str]) -> Result<(Verdict, bool)> {
     command.arg("lab").args(experiment.words).arg("--json").args(more);
     let line = run::line_of(&command);
     println!("$ {line}");
+    #[expect(clippy::disallowed_methods, reason = "tells a person how long a run took")]
+    let begin = Instant::now();
     let output = run::output(&mut command)?;
-    print!("{}", output.text);
+    println!("{}── {line}: {} s", output.text, begin.elapsed().as_secs());
     let verdict = verdict_of(&output.text).with_context(|| format!("`{line}` gave no verdict"))?;
     Ok((verdict, output.success))
 }
@@ -233,8 +305,10 @@ fn verdict_of(text: &str) -> Result<Verdict> {
     let object: Value = serde_json::from_str(last).context("the last line is no JSON")?;
     let ok = object.get("ok").and_then(Value::as_bool).context("`ok` is missing")?;
     let failed = object.get("failed").and_then(Value::as_array).context("`failed` is missing")?;
-    let names = failed.iter().filter_map(Value::as_str).map(str::to_owned);
-    Ok(Verdict { ok, failed: names.collect() })
+    let failed: Vec<String> = failed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let is_number = |name: &&String| object.get(name.as_str()).is_some_and(Value::is_number);
+    let measured = failed.iter().filter(is_number).cloned().collect();
+    Ok(Verdict { ok, failed, measured })
 }
 
 #[cfg(test)]
@@ -251,9 +325,12 @@ mod tests {
 
     #[test]
     fn a_verdict_is_the_last_line_and_a_crash_is_none() {
-        let text = "a table\n{\"ok\":true,\"failed\":[]}\n{\"ok\":false,\"failed\":[\"x\"]}\n\n";
+        let text = "a table\n{\"ok\":true,\"failed\":[]}\n\
+                    {\"ok\":false,\"failed\":[\"x\",\"y\"],\"x\":null,\"y\":2.5}\n\n";
         let verdict = verdict_of(text).unwrap();
-        assert_eq!(verdict, Verdict { ok: false, failed: vec!["x".to_owned()] });
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let (failed, measured) = (names(&["x", "y"]), names(&["y"]));
+        assert_eq!(verdict, Verdict { ok: false, failed, measured });
         assert!(verdict_of("thread 'main' panicked").is_err());
         assert!(verdict_of("").is_err());
         assert!(verdict_of("{\"fine\":true}").is_err());
@@ -261,13 +338,15 @@ mod tests {
 
     #[test]
     fn a_planted_fault_is_seen_by_its_own_figure_only() {
-        let verdict = |ok, failed: &[&str]| Verdict {
-            ok,
-            failed: failed.iter().map(|name| (*name).to_owned()).collect(),
+        let verdict = |ok, failed: &[&str]| {
+            let failed: Vec<String> = failed.iter().map(|name| (*name).to_owned()).collect();
+            Verdict { ok, measured: failed.clone(), failed }
         };
         assert!(verdict(false, &["x", "y"]).sees("y"));
         assert!(!verdict(true, &[]).sees("y"), "it cannot fail");
         assert!(!verdict(false, &["x"]).sees("y"), "it failed for another reason");
         assert!(!verdict(false, &["y", "broken"]).sees("y"), "it broke off");
+        let empty = Verdict { measured: Vec::new(), ..verdict(false, &["y"]) };
+        assert!(!empty.sees("y"), "it was not measured");
     }
 }
