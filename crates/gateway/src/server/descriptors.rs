@@ -3,7 +3,7 @@
 //! Whoever accepts until there are none left cannot reach a service, a store or its own log any
 //! more: those who are in would pay for those who come. So the rest waits in the kernel's queue.
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
 
@@ -12,9 +12,21 @@ const KEPT_BACK: u64 = 64;
 /// A caller's, and one to a service for its request.
 const EACH: u64 = 2;
 
+/// Open files, once there are as many as this process may ask for: the usual 1,024 are there for
+/// programs of the days of `select`.
+fn files() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+    {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+    getrlimit(Resource::Nofile).current
+}
+
 /// Connections that each worker may have; fewer than the file says are told.
 pub(crate) fn connections_of_each(config: &Config) -> usize {
-    let Some(files) = getrlimit(Resource::Nofile).current else { return usize::MAX };
+    let Some(files) = files() else { return usize::MAX };
     let (most, wanted) = (room(files, config.workers), config.limits.connections_per_worker);
     if most < wanted {
         tracing::warn!(
