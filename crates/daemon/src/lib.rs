@@ -13,7 +13,7 @@ mod sockets; // listening sockets that outlive a process
 mod succession; // a new process in the place of this one
 mod manager; // what systemd is told
 pub mod tasks; // background work that is named and counted
-pub mod settings; // flags, files, secrets
+pub mod settings; // files, secrets, every mistake at once
 pub mod log; // text for people, JSON for machines, never blocking
 pub mod metrics; // the registry and its text
 pub mod ops; // /livez, /readyz, /metrics, /buildz

@@ -1,10 +1,14 @@
-//! Reading settings: process flags over environment, secrets from files.
+//! Reading settings: process flags over environment, secrets from files; every mistake with its
+//! place, not the first alone.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use crate::run::Failure;
 
 /// Flags that every program has.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -34,6 +38,37 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// Collects mistakes as lines `path: what is wrong`.
+#[derive(Debug, Default)]
+pub struct Problems(Vec<String>);
+
+impl Problems {
+    /// None yet.
+    pub fn new() -> Problems {
+        Problems::default()
+    }
+
+    /// Notes one.
+    pub fn add(&mut self, path: impl Display, what: impl Display) {
+        self.0.push(format!("{path}: {what}"));
+    }
+
+    /// The value, or a note of what was wrong with it.
+    pub fn check<T, E: Display>(&mut self, path: impl Display, value: Result<T, E>) -> Option<T> {
+        value.map_err(|error| self.add(path, error)).ok()
+    }
+
+    /// Whether nothing was wrong.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A failure with all lines, if there is one.
+    pub fn none_or_err(self) -> Result<(), Failure> {
+        if self.0.is_empty() { Ok(()) } else { Err(Failure::Settings(self.0)) }
+    }
 }
 
 /// Why a settings file or a secret cannot be used.

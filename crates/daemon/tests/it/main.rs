@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use daemon::ops::{self, Readiness};
-use daemon::settings::secret_file;
-use daemon::{Context, Drain, Tasks};
+use daemon::settings::{Problems, secret_file};
+use daemon::{Context, Drain, Failure, Tasks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
@@ -86,7 +86,19 @@ fn get(at: SocketAddr, path: &str) -> String {
 }
 
 #[test]
-fn a_secret_that_cannot_be_read_is_told_with_its_path() {
+fn every_mistake_is_told_with_its_place() {
+    let mut problems = Problems::new();
+    assert_eq!(problems.check("port", "70000".parse::<u16>()), None);
+    assert_eq!(problems.check("workers", "4".parse::<u16>()), Some(4));
+    problems.add("name", "is missing");
+    match problems.none_or_err().unwrap_err() {
+        Failure::Settings(lines) => {
+            assert_eq!(lines.len(), 2);
+            assert!(lines[0].starts_with("port: ") && lines[1] == "name: is missing", "{lines:?}");
+        }
+        Failure::Other(other) => panic!("{other}"),
+    }
+    assert!(Problems::new().none_or_err().is_ok());
     let missing = secret_file(std::path::Path::new("/nowhere/secret")).unwrap_err();
     assert!(missing.to_string().contains("/nowhere/secret"));
 }
