@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 pub(crate) use self::download::Download;
 use crate::access_log::{Note, Noted};
 use crate::headers::clean_trailers;
+use crate::linger;
 
 mod download; // a service's body
 
@@ -49,12 +50,22 @@ pub(crate) enum UploadEnd {
     TooLarge,
 }
 
-/// Watches a request body from outside.
+/// Watches a request body from outside. Dropped, it leaves what is left of the body to [`linger`].
 #[derive(Debug)]
 pub(crate) struct UploadWatch {
-    end: oneshot::Receiver<UploadEnd>,
+    end: Option<oneshot::Receiver<Ended>>,
     ended: Option<UploadEnd>,
+    rest: Option<Incoming>,
     progress: Arc<Progress>,
+}
+
+/// The end of a request body.
+#[derive(Debug)]
+struct Ended {
+    /// None: it was abandoned unfinished.
+    how: Option<UploadEnd>,
+    /// What the caller may still be sending.
+    rest: Option<Incoming>,
 }
 
 #[derive(Debug, Default)]
@@ -66,16 +77,26 @@ struct Progress {
 impl UploadWatch {
     /// Waits for the end; `None` if the body was abandoned unfinished.
     pub(crate) async fn end(&mut self) -> Option<UploadEnd> {
-        if self.ended.is_none() {
-            self.ended = (&mut self.end).await.ok();
+        if let Some(end) = &mut self.end {
+            let ended = end.await.ok();
+            self.hear(ended);
         }
         self.ended
     }
 
     /// How it ended, if it has.
     pub(crate) fn has_ended(&mut self) -> Option<UploadEnd> {
-        self.ended = self.ended.or_else(|| self.end.try_recv().ok());
+        if let Some(Ok(ended)) = self.end.as_mut().map(oneshot::Receiver::try_recv) {
+            self.hear(Some(ended));
+        }
         self.ended
+    }
+
+    fn hear(&mut self, ended: Option<Ended>) {
+        self.end = None;
+        if let Some(Ended { how, rest }) = ended {
+            (self.ended, self.rest) = (how, rest);
+        }
     }
 
     /// Pieces so far: no change for long means that somebody stopped.
@@ -86,6 +107,16 @@ impl UploadWatch {
     /// Whether it is the caller who sends nothing, not the service that reads nothing.
     pub(crate) fn caller_owes(&self) -> bool {
         self.progress.caller_owes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for UploadWatch {
+    fn drop(&mut self) {
+        match (self.rest.take(), self.end.take()) {
+            (Some(rest), _) => linger::after_answer(std::future::ready(Some(rest))),
+            (None, Some(end)) => linger::after_answer(async { end.await.ok()?.rest }),
+            (None, None) => {}
+        }
     }
 }
 
@@ -101,11 +132,12 @@ pub(crate) enum Upload {
 /// A body that is watched and bounded.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    body: Incoming,
+    /// Until it has exceeded its bound.
+    body: Option<Incoming>,
     bound: Option<u64>,
     seen: u64,
     progress: Arc<Progress>,
-    end: Option<oneshot::Sender<UploadEnd>>,
+    end: Option<oneshot::Sender<Ended>>,
     /// Present only where answers are logged.
     note: Option<Arc<Note>>,
 }
@@ -122,16 +154,18 @@ impl Upload {
         }
         let (sender, end) = oneshot::channel();
         let progress = Arc::new(Progress::default());
-        let watch = UploadWatch { end, ended: None, progress: Arc::clone(&progress) };
-        let stream = Stream { body, bound, seen: 0, progress, end: Some(sender), note };
+        let (end, own) = (Some(end), Arc::clone(&progress));
+        let watch = UploadWatch { end, ended: None, rest: None, progress: own };
+        let (body, end) = (Some(body), Some(sender));
+        let stream = Stream { body, bound, seen: 0, progress, end, note };
         (Upload::Stream(stream), Some(watch))
     }
 
     /// The body, if nothing of it was read yet.
     pub(crate) fn unread(self) -> Option<Incoming> {
         match self {
-            Upload::Stream(stream) if stream.progress.pieces.load(Ordering::Relaxed) == 0 => {
-                Some(stream.body)
+            Upload::Stream(mut stream) if stream.progress.pieces.load(Ordering::Relaxed) == 0 => {
+                stream.body.take()
             }
             Upload::Stream(_) | Upload::Empty => None,
         }
@@ -140,15 +174,20 @@ impl Upload {
 
 impl Stream {
     fn ended(&mut self, how: UploadEnd) {
+        self.tell(Ended { how: Some(how), rest: None });
+    }
+
+    fn tell(&mut self, ended: Ended) {
         if let Some(sender) = self.end.take()
-            && sender.send(how).is_err()
+            && sender.send(ended).is_err()
         {
             tracing::trace!("nobody watches the upload any more");
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let polled = Pin::new(body).poll_frame(cx);
         self.progress.caller_owes.store(polled.is_pending(), Ordering::Relaxed);
         match ready!(polled) {
             None => self.ended(UploadEnd::Complete),
@@ -165,19 +204,31 @@ impl Stream {
                 self.progress.pieces.fetch_add(1, Ordering::Relaxed);
                 self.seen += frame.data_ref().map_or(0, |data| data.len() as u64);
                 if let Some(bound) = self.bound.filter(|bound| *bound < self.seen) {
-                    self.ended(UploadEnd::TooLarge);
+                    let rest = self.body.take();
+                    self.tell(Ended { how: Some(UploadEnd::TooLarge), rest });
                     return Poll::Ready(Some(Err(BodyError::TooLarge(bound))));
                 }
                 if let (Some(note), Some(data)) = (&self.note, frame.data_ref()) {
                     note.gave(data.len());
                 }
-                if self.body.is_end_stream() {
+                if self.is_end_stream() {
                     self.ended(UploadEnd::Complete);
                 }
                 return Poll::Ready(Some(Ok(frame)));
             }
         }
         Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let rest = self.body.take();
+        self.tell(Ended { how: None, rest });
     }
 }
 
@@ -213,14 +264,14 @@ impl Body for Upload {
     fn is_end_stream(&self) -> bool {
         match self {
             Upload::Empty => true,
-            Upload::Stream(stream) => stream.body.is_end_stream(),
+            Upload::Stream(stream) => stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Upload::Empty => SizeHint::with_exact(0),
-            Upload::Stream(stream) => stream.body.size_hint(),
+            Upload::Stream(stream) => stream.body.as_ref().map(Body::size_hint).unwrap_or_default(),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::body::Incoming;
@@ -43,6 +44,19 @@ pub(crate) fn after_refusal(unread: Option<Incoming>, waits: bool) -> Keep {
     let short = body.size_hint().upper().is_some_and(|bytes| bytes <= SHORT_BYTES);
     daemon::tasks::spawn("drain of a refused body", throw_away(body));
     if short { Keep::Connection } else { Keep::Nothing }
+}
+
+/// The same for what is left of a body that went to a service, once the service does not read it
+/// any more.
+pub(crate) fn after_answer(rest: impl Future<Output = Option<Incoming>> + Send + 'static) {
+    if Handle::try_current().is_err() {
+        return; // its worker has ended
+    }
+    daemon::tasks::spawn("drain of the rest of a body", async move {
+        if let Some(body) = rest.await {
+            throw_away(body).await;
+        }
+    });
 }
 
 async fn throw_away(mut body: Incoming) {

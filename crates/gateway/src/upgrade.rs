@@ -33,6 +33,7 @@ use crate::peer::{Peer, Place};
 use crate::reply::Problem;
 use crate::server::Activity;
 use crate::upstream::InFlight;
+use crate::upstream::connections::Lease;
 
 /// Bytes under way in each direction of a connection.
 const PIECE_BYTES: usize = 8_192;
@@ -220,7 +221,7 @@ impl Upgrade {
         self,
         mut response: Response<ReplyBody>,
         protocol: HeaderValue,
-        out: Option<InFlight>,
+        out: Option<(InFlight, Lease)>,
         edge: Arc<Edge<S>>,
     ) -> Response<ReplyBody> {
         self.activity.leaves_http();

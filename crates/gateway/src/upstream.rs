@@ -179,8 +179,8 @@ pub(crate) struct Answer {
     pub response: http::Response<ReplyBody>,
     /// Which endpoint gave it.
     pub instance: SocketAddr,
-    /// Counts a connection that leaves HTTP among the endpoint's requests, as long as it lives.
-    pub switched: Option<InFlight>,
+    /// Of a connection that leaves HTTP: counts it among the endpoint's requests, and is its owner.
+    pub switched: Option<(InFlight, Lease)>,
 }
 
 /// Why there is none.
@@ -337,7 +337,7 @@ impl Way {
         let idle = self.upstream.config.idle_timeout;
         if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
             let response = response.map(|_none| ReplyBody::Empty);
-            return Answer { response, instance, switched: Some(out) };
+            return Answer { response, instance, switched: Some((out, lease)) };
         }
         let response = response.map(|body| {
             if body.is_end_stream() {

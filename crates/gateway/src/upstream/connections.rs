@@ -16,6 +16,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::Endpoint;
@@ -75,7 +76,10 @@ impl Idle {
 
 #[derive(Debug)]
 enum Sender {
-    Http1(http1::SendRequest<Upload>),
+    Http1(
+        http1::SendRequest<Upload>,
+        #[expect(dead_code, reason = "it is held for the sake of its end")] Running,
+    ),
     /// With a mark that each of its users holds.
     Http2(http2::SendRequest<Upload>, Arc<()>),
 }
@@ -83,7 +87,7 @@ enum Sender {
 impl Sender {
     fn is_usable(&self) -> bool {
         match self {
-            Sender::Http1(sender) => !sender.is_closed(),
+            Sender::Http1(sender, _) => !sender.is_closed(),
             Sender::Http2(sender, _) => !sender.is_closed(),
         }
     }
@@ -94,7 +98,7 @@ impl Sender {
 
     async fn ready(&mut self) -> Result<(), hyper::Error> {
         match self {
-            Sender::Http1(sender) => sender.ready().await,
+            Sender::Http1(sender, _) => sender.ready().await,
             Sender::Http2(sender, _) => sender.ready().await,
         }
     }
@@ -154,13 +158,13 @@ impl Connections {
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW);
             let (sender, connection) = builder.handshake(io).await.map_err(io::Error::other)?;
-            run(connection);
+            let _goes_on = run(connection);
             Ok(Sender::Http2(sender, Arc::default()))
         } else {
             let (sender, connection) =
                 http1::Builder::new().handshake(io).await.map_err(io::Error::other)?;
-            run(connection.with_upgrades());
-            Ok(Sender::Http1(sender))
+            let running = run(connection.with_upgrades());
+            Ok(Sender::Http1(sender, Running(running)))
         }
     }
 
@@ -201,7 +205,18 @@ impl Connections {
     }
 }
 
-fn run<C>(connection: C)
+/// Ends with its owner, whatever is still being written: the engine alone would go on sending a
+/// body of which the service has said enough.
+#[derive(Debug)]
+struct Running(AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn run<C>(connection: C) -> AbortHandle
 where
     C: Future<Output = Result<(), hyper::Error>> + Send + 'static,
 {
@@ -209,7 +224,8 @@ where
         if let Err(error) = connection.await {
             tracing::debug!(%error, "upstream connection ended");
         }
-    });
+    })
+    .abort_handle()
 }
 
 /// A connection for one request. Dropped, it is closed; given back, it is kept.
@@ -238,7 +254,7 @@ impl Lease {
     /// The scheme of its requests, if they name one: those of HTTP/2, by `:authority` and `:scheme`.
     pub(crate) fn scheme(&self) -> Option<Scheme> {
         match self.sender {
-            Sender::Http1(_) => None,
+            Sender::Http1(..) => None,
             Sender::Http2(..) => Some(self.connections.dialer.scheme()),
         }
     }
@@ -249,7 +265,7 @@ impl Lease {
         request: Request<Upload>,
     ) -> Result<Response<Incoming>, SendError> {
         let sent = match &mut self.sender {
-            Sender::Http1(sender) => sender.try_send_request(request).await,
+            Sender::Http1(sender, _) => sender.try_send_request(request).await,
             Sender::Http2(sender, _) => sender.try_send_request(request).await,
         };
         sent.map_err(|mut error| match error.take_message() {
@@ -260,7 +276,7 @@ impl Lease {
 
     /// Keeps the connection. Call it when the response was read to its end.
     pub(crate) fn give_back(self) {
-        let kept = matches!(self.sender, Sender::Http1(_)) && self.sender.is_usable();
+        let kept = matches!(self.sender, Sender::Http1(..)) && self.sender.is_usable();
         if kept && self.reusable {
             self.connections.put(self.address, self.sender);
         }

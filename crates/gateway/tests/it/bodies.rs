@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::support::service::text;
-use crate::support::socket::field;
+use crate::support::socket::{field, head};
 use crate::support::{
     Gateway, KEY, PATIENCE, Service, eventually, file, raw, resident_bytes, standing, tally,
 };
@@ -275,6 +275,40 @@ async fn a_body_over_the_bound_is_refused_and_the_caller_reads_it() {
     stream.write_all(format!("{head}{chunk}{chunk}0\r\n\r\n").as_bytes()).await.unwrap();
     let (status, _) = answer(&mut BufReader::new(stream)).await;
     assert!(status.starts_with("HTTP/1.1 413"), "{status}");
+}
+
+#[tokio::test]
+async fn a_caller_that_writes_all_before_it_reads_hears_what_was_said_meanwhile() {
+    // A service that answers by the head alone, and reads no more.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text = file(PLAN, "", listener.local_addr().unwrap());
+    let service = daemon::tasks::spawn("service", async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            head(&mut stream).await;
+            let early = b"HTTP/1.1 403 No\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
+            stream.write_all(early).await.unwrap();
+            open.push(stream);
+        }
+    });
+    let patient = Service::hello().await;
+    let bounded = file(PLAN, "", patient.address) + "[limits]\nbody_bytes = 100000\n";
+    for (text, status) in [(text, "HTTP/1.1 403"), (bounded, "HTTP/1.1 413")] {
+        let gateway = Gateway::start(&text).await;
+        let mut stream = TcpStream::connect(gateway.traffic).await.unwrap();
+        let asked = format!(
+            "POST / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        let chunk = format!("{PIECE:x}\r\n{}\r\n", "z".repeat(PIECE));
+        for _ in 0..256 {
+            stream.write_all(chunk.as_bytes()).await.expect("it may write all");
+        }
+        stream.write_all(b"0\r\n\r\n").await.unwrap();
+        let (heard, _) = answer(&mut BufReader::new(stream)).await;
+        assert!(heard.starts_with(status), "{heard}");
+    }
+    service.abort();
 }
 
 #[tokio::test]
