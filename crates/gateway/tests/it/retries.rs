@@ -97,7 +97,7 @@ async fn c20_idle_times_that_meet_make_no_post_come_twice_and_shorter_ones_no_er
     let patient = Scripted::closing_after(Some(40 * ten), |_| Act::Say(OK)).await;
     let text = file(PLAN, "", patient.address) + "keep_idle = \"10ms\"\n";
     let gateway = over(&text).await;
-    for id in 0..50 {
+    for id in 0..200 {
         every.tick().await;
         assert_eq!(call(&gateway, "POST", id).await.status, 200);
     }
