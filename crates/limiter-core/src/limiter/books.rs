@@ -246,9 +246,6 @@ impl Books {
             request.scarce_poll_us = poll_us(&terms.plan.limits, around.gateways);
         }
         let surplus = self.report(&mut request, held, around, now);
-        if let Some(outage) = &mut self.outage {
-            request.owed = outage.owed(around, now);
-        }
         self.main = Some(Out::new(&request, surplus, now));
         Flight { lane: Lane::Main, request }
     }
@@ -277,16 +274,20 @@ impl Books {
         let surplus = self.unused.take(now);
         request.lease = self.lease.report(held);
         request.unused_need = surplus.tokens;
-        request.witness = self.witness(around);
+        if let Some(outage) = &mut self.outage {
+            request.owed = outage.owed(around, now);
+        }
+        request.witness = self.witness(around, request.owed);
         surplus
     }
 
-    fn witness(&self, around: &Surroundings) -> Option<Witness> {
-        match around.extras.witness {
-            Witnessing::Off => None,
-            Witnessing::OnSuspicion => self.testimony.as_deref().copied(),
-            Witnessing::Always => self.last().map(|seen| seen.witness(false)),
-        }
+    /// Of what is owed a bucket that the store has forgotten would make good.
+    fn witness(&self, around: &Surroundings, owed: Owed) -> Option<Witness> {
+        let when = around.extras.witness;
+        let unasked = when == Witnessing::Always || owed != Owed::default();
+        let seen = || self.last().filter(|_| unasked).map(|seen| seen.witness(false));
+        let witness = self.testimony.as_deref().copied().or_else(seen);
+        witness.filter(|_| when != Witnessing::Off)
     }
 
     /// The call beside the main one.
@@ -305,7 +306,7 @@ impl Books {
         let request = Request {
             reset: terms.reset,
             unused_need: surplus.tokens,
-            witness: self.witness(around),
+            witness: self.witness(around, Owed::default()),
             ..Request::take(terms.plan, need, least)
         };
         self.beside = Some(Out::new(&request, surplus, now));
@@ -471,7 +472,8 @@ impl Books {
         now: Timestamp,
     ) {
         let part = self.part(around, now);
-        self.outage().admitted(terms, cost, part, now);
+        let full_at = self.last().map_or_else(Default::default, |seen| seen.full_at());
+        self.outage().admitted(terms, cost, (part, full_at), now);
     }
 
     pub(crate) fn meter_newest(&mut self, cost: u64, around: &Surroundings, now: Timestamp) {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::flight::Surroundings;
-use super::meter::OutageMeter;
+use super::meter::{Leak, OutageMeter};
 use super::seen::Seen;
 use super::settings::Terms;
 use crate::call::Owed;
@@ -44,14 +44,20 @@ impl Outage {
         self.probe_at = Some(probe_at);
     }
 
-    /// `cost` was admitted, and no call will charge it.
-    pub(crate) fn admitted(&mut self, terms: &Terms, cost: u64, part: PlanPart, now: Timestamp) {
+    /// `cost` was admitted, and no call will charge it. Until `full_at` the store's buckets fill.
+    pub(crate) fn admitted(
+        &mut self,
+        terms: &Terms,
+        cost: u64,
+        (part, full_at): (PlanPart, [Timestamp; 2]),
+        now: Timestamp,
+    ) {
         let leaks = match terms.failure {
             FailurePolicy::Share(share) if share < 10_000 => part.at_failure_share(share),
             FailurePolicy::Share(_) | FailurePolicy::Open => part,
         };
         let meter = self.meter.get_or_insert_with(|| OutageMeter::new(now));
-        meter.admit(&terms.plan.limits, leaks, cost, now);
+        meter.admit(&Leak { limits: terms.plan.limits, part: leaks, from: full_at }, cost, now);
     }
 
     /// What the next main call has to charge.
@@ -60,7 +66,7 @@ impl Outage {
             return Owed::default();
         };
         let owed = meter.height(now);
-        if owed == Owed::default() {
+        if meter.is_empty() {
             self.meter = None;
         }
         owed

@@ -71,6 +71,17 @@ impl Seen {
         }
     }
 
+    /// When each bucket is full at the store if nobody takes anything.
+    pub(crate) fn full_at(&self) -> [Timestamp; 2] {
+        let limits = &self.reply.plan.limits;
+        let mut full_at = [Timestamp::default(); 2];
+        for (at, (level, limit)) in full_at.iter_mut().zip(self.reply.levels.with(limits)) {
+            let wait = level.time_until(limit.capacity().get(), limit);
+            *at = wait.map_or(*at, |wait| self.sent.after(wait));
+        }
+        full_at
+    }
+
     /// How full both buckets were, in ten-thousandths.
     pub(crate) fn fill(&self, plan: PlanNumbers) -> [u64; 2] {
         let mut fill = [0; 2];

@@ -11,7 +11,7 @@ use limiter_core::testkit::ManualClock;
 use limiter_core::{
     Basis, BucketKey, Capacity, Clock, Contract, Cost, Decision, FailurePolicy, Limit, Limiter,
     LimiterSettings, Limits, Outcome, PlanNumbers, PlanVersion, RefillRate, Reply, Request,
-    ScopeId, Timestamp, VersionSource, Wait,
+    ScopeId, SystemClock, Timestamp, VersionSource, Wait,
 };
 use proptest::prelude::*;
 use tokio::task::JoinSet;
@@ -286,4 +286,34 @@ async fn callers_come_and_go(seed: u64) -> Result<(), TestCaseError> {
     let left = end.levels.available(&end.plan.limits);
     prop_assert_eq!(left + admitted, TOKENS);
     Ok(())
+}
+
+/// Threads see one clock in different order; none of them may take that for a wait.
+#[test]
+fn threads_of_one_client_with_a_nearly_full_bucket_are_never_refused() {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let store = Arc::new(MemoryStore::new(Arc::clone(&clock)));
+    // A machine that stands still for a moment is nobody's refusal.
+    let deadline = Duration::from_secs(5);
+    let settings = LimiterSettings { leases: false, deadline, ..LimiterSettings::default() };
+    let limiter = Limiter::new(store, clock, settings);
+    let contract = contract(Limits::burst_only(limit(10_000_000, 50_000, 1_000_000)));
+    let refused: Vec<Decision> = std::thread::scope(|scope| {
+        let threads = [(); 4].map(|()| {
+            let (limiter, contract) = (limiter.clone(), contract);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.unwrap().block_on(async {
+                    let mut refused = Vec::new();
+                    for _ in 0..50_000 {
+                        let decision = limiter.decide(&contract, Cost::new(1).unwrap()).await;
+                        refused.extend((!decision.is_allowed()).then_some(decision));
+                    }
+                    refused
+                })
+            })
+        });
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(refused.is_empty(), "{} refused, such as {:?}", refused.len(), refused.first());
 }
