@@ -5,6 +5,8 @@
 //! services. SQLite has one writer (`begin immediate`) and a few readers. Errors come in classes
 //! named after what the caller does next.
 
+mod writes; // whether it takes writes
+
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -12,10 +14,11 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 pub use sqlx::postgres::PgListener;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgRow};
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
-    SqliteSynchronous,
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteRow, SqliteSynchronous,
 };
 use sqlx::{AssertSqlSafe, Postgres, Row as _, SqlSafeStr, Sqlite};
+
+pub use self::writes::Writes;
 
 /// Connections to Postgres.
 const POSTGRES_CONNECTIONS_MAX: u32 = 8;
@@ -36,6 +39,10 @@ pub enum SqlError {
     /// It cannot be reached: nothing was changed unless a commit was under way.
     #[error("the database cannot be reached")]
     Gone(#[source] sqlx::Error),
+    /// It is full, its disk fails, or it only reads; as with gone, nothing was changed unless a
+    /// commit was under way.
+    #[error("the database cannot write ({0})")]
+    Unwritable(String, #[source] sqlx::Error),
     /// It says nothing for [`WAIT_MAX`]; as with gone, a commit may or may not have happened.
     #[error("the database does not answer")]
     Silent,
@@ -62,6 +69,9 @@ impl From<sqlx::Error> for SqlError {
                 }
                 "5" | "6" | "261" | "517" | "40001" | "40P01" | "55P03" => SqlError::Busy(error),
                 code if code.starts_with("57P") || code.starts_with("08") => SqlError::Gone(error),
+                code if writes::is_unwritable(code) => {
+                    SqlError::Unwritable(told.message().to_owned(), error)
+                }
                 _ => SqlError::Other(error),
             };
         }
@@ -158,14 +168,16 @@ impl Row {
 /// An open database. Clones share its connections.
 #[derive(Debug, Clone)]
 pub enum Database {
-    /// A Postgres server.
-    Postgres(PgPool),
+    /// A Postgres server, and whether it takes writes.
+    Postgres(PgPool, Writes),
     /// A SQLite file.
     Sqlite {
         /// The one that writes.
         writer: SqlitePool,
         /// Those that read.
         readers: SqlitePool,
+        /// Whether it takes writes.
+        writes: Writes,
     },
 }
 
@@ -193,7 +205,7 @@ impl Database {
                 .acquire_timeout(WAIT_MAX)
                 .connect_with(options)
                 .await?;
-            return Ok(Database::Postgres(pool));
+            return Ok(Database::Postgres(pool, Writes::default()));
         }
         let path =
             url.strip_prefix("sqlite://").ok_or_else(|| SqlError::Url(without_secret(url)))?;
@@ -204,10 +216,9 @@ impl Database {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(WAIT_MAX)
             .foreign_keys(true);
-        let pool = || SqlitePoolOptions::new().acquire_timeout(WAIT_MAX);
-        let writer = pool().max_connections(1).connect_with(options.clone()).await?;
-        let readers = pool().max_connections(SQLITE_READERS_MAX).connect_with(options).await?;
-        Ok(Database::Sqlite { writer, readers })
+        let writer = writes::sqlite_pool(1).connect_with(options.clone()).await?;
+        let readers = writes::sqlite_pool(SQLITE_READERS_MAX).connect_with(options).await?;
+        Ok(Database::Sqlite { writer, readers, writes: Writes::default() })
     }
 
     /// Brings the schema forward. Steps of other services in the same database are left alone.
@@ -216,7 +227,7 @@ impl Database {
             .iter()
             .map(|step| {
                 let text = match self {
-                    Database::Postgres(_) => step.postgres,
+                    Database::Postgres(..) => step.postgres,
                     Database::Sqlite { .. } => step.sqlite,
                 };
                 let (kind, name) = (MigrationType::Simple, step.name.into());
@@ -226,7 +237,7 @@ impl Database {
         let mut migrator = Migrator::with_migrations(migrations);
         migrator.set_ignore_missing(true);
         let done = match self {
-            Database::Postgres(pool) => migrator.run(pool).await,
+            Database::Postgres(pool, _) => migrator.run(pool).await,
             Database::Sqlite { writer, .. } => migrator.run(writer).await,
         };
         done.map_err(|error| SqlError::from(sqlx::Error::from(error)))
@@ -234,29 +245,39 @@ impl Database {
 
     /// A transaction that writes. SQLite: the only one.
     pub async fn write(&self) -> Result<Transaction, SqlError> {
-        Ok(Transaction(match self {
-            Database::Postgres(pool) => Begun::Postgres(pool.begin().await?),
+        let writes = self.writes().clone();
+        let begun = match self {
+            Database::Postgres(pool, _) => pool.begin().await.map(Begun::Postgres),
             Database::Sqlite { writer, .. } => {
-                Begun::Sqlite(writer.begin_with("begin immediate").await?)
+                writer.begin_with("begin immediate").await.map(Begun::Sqlite)
             }
-        }))
+        };
+        Ok(Transaction { begun: writes.noting(begun.map_err(SqlError::from))?, writes })
     }
 
     /// A transaction that reads one state.
     pub async fn read(&self) -> Result<Transaction, SqlError> {
-        Ok(Transaction(match self {
-            Database::Postgres(pool) => Begun::Postgres(
+        let begun = match self {
+            Database::Postgres(pool, _) => Begun::Postgres(
                 pool.begin_with("begin isolation level repeatable read read only").await?,
             ),
             Database::Sqlite { readers, .. } => Begun::Sqlite(readers.begin().await?),
-        }))
+        };
+        Ok(Transaction { begun, writes: Writes::default() })
+    }
+
+    /// What became of the last write.
+    pub fn writes(&self) -> &Writes {
+        match self {
+            Database::Postgres(_, writes) | Database::Sqlite { writes, .. } => writes,
+        }
     }
 
     /// A connection of its own that hears notifications on `channel`; SQLite has none.
     pub async fn listen(&self, channel: &str) -> Result<Option<PgListener>, SqlError> {
         match self {
             Database::Sqlite { .. } => Ok(None),
-            Database::Postgres(pool) => {
+            Database::Postgres(pool, _) => {
                 let options = (*pool.connect_options()).clone().application_name("weir doorbell");
                 let own = PgPoolOptions::new().max_connections(1).acquire_timeout(WAIT_MAX);
                 let mut listener =
@@ -270,8 +291,8 @@ impl Database {
     /// Closes all connections.
     pub async fn close(&self) {
         match self {
-            Database::Postgres(pool) => pool.close().await,
-            Database::Sqlite { writer, readers } => {
+            Database::Postgres(pool, _) => pool.close().await,
+            Database::Sqlite { writer, readers, .. } => {
                 readers.close().await;
                 writer.close().await;
             }
@@ -281,7 +302,10 @@ impl Database {
 
 /// A transaction; dropped without [`Transaction::commit`] it never happened.
 #[derive(Debug)]
-pub struct Transaction(Begun);
+pub struct Transaction {
+    begun: Begun,
+    writes: Writes,
+}
 
 #[derive(Debug)]
 enum Begun {
@@ -303,6 +327,15 @@ macro_rules! bound {
     }};
 }
 
+macro_rules! on_either {
+    ($begun:expr, $tx:ident => $done:expr) => {
+        match $begun {
+            Begun::Postgres($tx) => $done,
+            Begun::Sqlite($tx) => $done,
+        }
+    };
+}
+
 impl Transaction {
     /// Runs a statement; how many rows it touched.
     pub async fn run(
@@ -310,28 +343,19 @@ impl Transaction {
         sql: &'static str,
         values: impl IntoIterator<Item = Value>,
     ) -> Result<u64, SqlError> {
-        Ok(match &mut self.0 {
-            Begun::Postgres(tx) => {
-                in_time(bound!(sql, values).execute(&mut **tx)).await?.rows_affected()
-            }
-            Begun::Sqlite(tx) => {
-                in_time(bound!(sql, values).execute(&mut **tx)).await?.rows_affected()
-            }
-        })
+        let done = on_either!(&mut self.begun, tx => {
+            in_time(bound!(sql, values).execute(&mut **tx)).await.map(|done| done.rows_affected())
+        });
+        self.writes.noting(done)
     }
 
     /// Runs several statements without values; for tests and tools, never with text from outside.
     pub async fn run_text(&mut self, sql: &str) -> Result<(), SqlError> {
         let sql = AssertSqlSafe(sql.to_owned());
-        match &mut self.0 {
-            Begun::Postgres(tx) => {
-                in_time(sqlx::raw_sql(sql).execute(&mut **tx)).await.map(|_| ())?
-            }
-            Begun::Sqlite(tx) => {
-                in_time(sqlx::raw_sql(sql).execute(&mut **tx)).await.map(|_| ())?
-            }
-        }
-        Ok(())
+        let done = on_either!(&mut self.begun, tx => {
+            in_time(sqlx::raw_sql(sql).execute(&mut **tx)).await.map(|_| ())
+        });
+        self.writes.noting(done)
     }
 
     /// All rows.
@@ -340,17 +364,15 @@ impl Transaction {
         sql: &'static str,
         values: impl IntoIterator<Item = Value>,
     ) -> Result<Vec<Row>, SqlError> {
-        let rows: Vec<RowOf> = match &mut self.0 {
-            Begun::Postgres(tx) => {
-                let rows = in_time(bound!(sql, values).fetch_all(&mut **tx)).await?;
-                rows.into_iter().map(RowOf::Postgres).collect()
-            }
-            Begun::Sqlite(tx) => {
-                let rows = in_time(bound!(sql, values).fetch_all(&mut **tx)).await?;
-                rows.into_iter().map(RowOf::Sqlite).collect()
-            }
+        let rows = match &mut self.begun {
+            Begun::Postgres(tx) => in_time(bound!(sql, values).fetch_all(&mut **tx))
+                .await
+                .map(|rows| rows.into_iter().map(RowOf::Postgres).map(Row).collect()),
+            Begun::Sqlite(tx) => in_time(bound!(sql, values).fetch_all(&mut **tx))
+                .await
+                .map(|rows| rows.into_iter().map(RowOf::Sqlite).map(Row).collect()),
         };
-        Ok(rows.into_iter().map(Row).collect())
+        self.writes.noting(rows)
     }
 
     /// The first row, if there is one.
@@ -364,7 +386,7 @@ impl Transaction {
 
     /// Rings the doorbell `channel` when this commits; nothing on SQLite.
     pub async fn notify(&mut self, channel: &'static str) -> Result<(), SqlError> {
-        match &mut self.0 {
+        match &mut self.begun {
             Begun::Postgres(_) => {
                 self.rows("select 1 as one from pg_notify($1, '')", [channel.into()]).await?;
             }
@@ -375,11 +397,8 @@ impl Transaction {
 
     /// Makes it so.
     pub async fn commit(self) -> Result<(), SqlError> {
-        match self.0 {
-            Begun::Postgres(tx) => in_time(tx.commit()).await?,
-            Begun::Sqlite(tx) => in_time(tx.commit()).await?,
-        }
-        Ok(())
+        let done = on_either!(self.begun, tx => in_time(tx.commit()).await);
+        self.writes.noting(done).inspect(|()| self.writes.set(None))
     }
 }
 

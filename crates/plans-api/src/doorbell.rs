@@ -1,5 +1,6 @@
 //! Wakes whoever waits for changes: at once in this process, by a notification from another one
-//! over Postgres, and by reading the head each second whatever happens.
+//! over Postgres, and by reading the head each second whatever happens. Beside it, after a write that
+//! failed, one is tried each second: whoever is not ready may not be asked to write.
 //!
 //! A notification is only a doorbell and carries nothing. When its connection is lost, the order is
 //! LISTEN first, then read the head: a change made in between is either heard or read, never lost.
@@ -16,6 +17,8 @@ use crate::store::{CHANNEL, PlanStore};
 
 /// How often the head is read in any case.
 const HEAD_EVERY: Duration = Duration::from_secs(1);
+/// How often a write is tried after one that failed.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
 /// How long after a failed attempt to listen the next one comes.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 /// How often old changes are forgotten.
@@ -29,6 +32,7 @@ pub(crate) fn start(store: &PlanStore, metrics: &Metrics, context: &Context) {
     for (name, work) in [
         ("head", Box::pin(heads) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>),
         ("doorbell", Box::pin(rings)),
+        ("write-again", Box::pin(write_again(store.clone()))),
         ("forget-changes", Box::pin(forget)),
     ] {
         let begun = context.drain.started();
@@ -54,6 +58,21 @@ async fn read_head(store: &PlanStore, metrics: &Metrics) {
     match store.reread().await {
         Ok(revision) => metrics.saw_revision(revision),
         Err(error) => tracing::warn!(error = %chain(&error), "cannot read the head"),
+    }
+}
+
+async fn write_again(store: PlanStore) {
+    let mut every = interval(WRITE_AGAIN);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        if store.unwritable().is_none() {
+            continue;
+        }
+        match store.try_write().await {
+            Ok(()) => tracing::info!("the database takes writes again"),
+            Err(error) => tracing::warn!(error = %chain(&error), "the database takes no writes"),
+        }
     }
 }
 

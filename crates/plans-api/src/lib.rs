@@ -85,9 +85,10 @@ async fn serve_and_tell(settings: Settings, context: Context, tell: Tell) -> Res
         clock,
     });
     let seen = store.clone();
-    let ready = move || match seen.reachable() {
-        Some(revision) => Readiness::yes(serde_json::json!({ "revision": revision })),
-        None => Readiness::no(serde_json::json!("the database does not answer")),
+    let ready = move || match (seen.reachable(), seen.unwritable()) {
+        (Some(revision), None) => Readiness::yes(serde_json::json!({ "revision": revision })),
+        (Some(_), Some(why)) => Readiness::no(serde_json::json!(format!("writes fail: {why}"))),
+        (None, _) => Readiness::no(serde_json::json!("the database does not answer")),
     };
     let router =
         ops::router("weir-plans-api", context.metrics.clone(), ready).merge(http::router(app));

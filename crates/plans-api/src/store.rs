@@ -207,6 +207,25 @@ impl PlanStore {
         (age <= REACHABLE_MS).then(|| *self.head.borrow())
     }
 
+    /// Why the last write was not done, if it was not.
+    pub fn unwritable(&self) -> Option<String> {
+        self.database.writes().failure()
+    }
+
+    /// Writes a row that is no gateway's and takes it away again: nothing is kept but the answer to
+    /// whether writes work.
+    pub async fn try_write(&self) -> Result<(), StoreError> {
+        let mut tx = self.database.write().await?;
+        tx.run(
+            "insert into gateway (id, boot, build, routes, applied, rejected, seen_at) \
+             values ('', '', '', '[]', 0, '[]', 0)",
+            [],
+        )
+        .await?;
+        tx.run("delete from gateway where id = ''", []).await?;
+        Ok(tx.commit().await?)
+    }
+
     /// Changes with each new revision.
     pub(crate) fn bell(&self) -> watch::Receiver<u64> {
         self.head.subscribe()

@@ -130,6 +130,11 @@ impl<S: EvidenceStore> Evidence<S> {
         self.shared.is_trusted() && !self.takes.is_closed()
     }
 
+    /// Why the last write was not done, if it was not.
+    pub(crate) fn unwritable(&self) -> Option<String> {
+        self.shared.store.unwritable()
+    }
+
     /// Takes in a checked batch; answered when it is durable.
     pub(crate) async fn take(&self, batch: Batch, bytes: Vec<u8>) -> Result<BatchAck, TakeError> {
         let (reply, answer) = oneshot::channel();

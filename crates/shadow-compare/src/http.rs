@@ -76,9 +76,10 @@ pub(crate) fn router<S: EvidenceStore>(
     let api =
         Api { evidence: evidence.clone(), tokens, turns: Arc::new(Semaphore::new(BODIES_MAX)) };
     let asked = evidence.clone();
-    let ready = move || match asked.is_ready() {
-        true => Readiness::yes(json!("evidence is read and written")),
-        false => Readiness::no(json!("the database does not answer")),
+    let ready = move || match (asked.is_ready(), asked.unwritable()) {
+        (true, None) => Readiness::yes(json!("evidence is read and written")),
+        (_, Some(why)) => Readiness::no(json!(format!("writes fail: {why}"))),
+        (false, None) => Readiness::no(json!("the database does not answer")),
     };
     let batches = post(post_batch::<S>).layer(DefaultBodyLimit::max(BATCH_BYTES_MAX));
     let gate = post(ask_gate::<S>).layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX));

@@ -161,6 +161,7 @@ impl<S: EvidenceStore> Keeper<S> {
         if !self.shared.is_trusted() {
             self.try_reload().await?;
         }
+        self.write_again().await?;
         let now_ms = self.shared.now_ms();
         if self.settle_next_ms <= now_ms {
             self.settle_next_ms = now_ms.saturating_add(self.settle_ms);
@@ -168,6 +169,23 @@ impl<S: EvidenceStore> Keeper<S> {
             self.forget(now_ms).await?;
         }
         self.shared.show(now_ms);
+        Ok(())
+    }
+
+    /// After a write that failed, tries one: whoever is not ready may not be sent batches.
+    async fn write_again(&self) -> Result<(), KeeperError> {
+        if self.shared.store.unwritable().is_none() {
+            return Ok(());
+        }
+        match self.shared.store.try_write().await {
+            Ok(()) => tracing::info!("the database takes writes again"),
+            Err(StoreError::Database(error)) => {
+                tracing::warn!(error = %chain(&error), "the database takes no writes");
+            }
+            Err(error @ (StoreError::TakenOver | StoreError::Corrupt(..))) => {
+                return Err(KeeperError::Store(error));
+            }
+        }
         Ok(())
     }
 

@@ -95,6 +95,12 @@ pub(crate) trait EvidenceStore: Debug + Send + Sync + 'static {
         number: u64,
     ) -> impl Future<Output = Result<Vec<StoredBatch>, StoreError>> + Send;
 
+    /// Why the last write was not done, if it was not.
+    fn unwritable(&self) -> Option<String>;
+
+    /// Tries whether writes work; nothing of it is kept.
+    fn try_write(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Makes a batch durable.
     fn commit(
         &self,

@@ -285,7 +285,10 @@ impl Client {
         }
         Err(Broken::never(match serde_json::from_slice::<ErrorBody>(&bytes) {
             Ok(body) => ClientError::Refused(Box::new(body)),
-            Err(error) => self.malformed(status.as_u16(), error.to_string()),
+            Err(error) => {
+                let reason = unready(&bytes).unwrap_or_else(|| error.to_string());
+                self.malformed(status.as_u16(), reason)
+            }
         }))
     }
 
@@ -304,6 +307,13 @@ impl Broken {
     const fn never(error: ClientError) -> Broken {
         Broken { repeat: false, error }
     }
+}
+
+/// What `/readyz` tells of a process that is not ready.
+fn unready(bytes: &[u8]) -> Option<String> {
+    let told = serde_json::from_slice::<serde_json::Value>(bytes).ok()?;
+    let detail = told.get("detail").filter(|_| told.get("ready") == Some(&false.into()))?;
+    Some(format!("not ready: {}", detail.as_str().map_or(detail.to_string(), ToOwned::to_owned)))
 }
 
 /// The innermost cause says most: refused, reset, not found.

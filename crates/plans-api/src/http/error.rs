@@ -89,7 +89,7 @@ impl From<StoreError> for ApiError {
 
 fn of_sql(error: SqlError) -> ApiError {
     match error {
-        SqlError::Busy(_) | SqlError::Gone(_) | SqlError::Silent => {
+        SqlError::Busy(_) | SqlError::Gone(_) | SqlError::Silent | SqlError::Unwritable(..) => {
             tracing::warn!(error = %chain(&error), "the database does not do it");
             ErrorBody::new(ErrorCode::DatabaseUnavailable, error.to_string()).into()
         }

@@ -18,5 +18,6 @@ mod suite; // runs them
 mod access; // who may call what
 mod gate; // enforcing everybody
 mod doorbell; // changes made elsewhere
+mod room; // a full disk, and room again
 mod limits; // inspect and reset
 mod program; // flags, signals, exit codes

@@ -51,6 +51,12 @@ impl EvidenceStore for Flaky {
     async fn batches_after(&self, number: u64) -> Result<Vec<StoredBatch>, StoreError> {
         self.maybe(self.store.batches_after(number)).await
     }
+    fn unwritable(&self) -> Option<String> {
+        self.store.unwritable()
+    }
+    async fn try_write(&self) -> Result<(), StoreError> {
+        self.maybe(self.store.try_write()).await
+    }
     async fn commit(&self, batch: &NewBatch<'_>) -> Result<Committed, StoreError> {
         self.maybe(self.store.commit(batch)).await
     }

@@ -64,7 +64,7 @@ impl Claim {
                 let path = lock_path(url);
                 lock_file(&path).map(Claim::File)
             }
-            Database::Postgres(pool) => {
+            Database::Postgres(pool, _) => {
                 let options = Box::new((*pool.connect_options()).clone());
                 let connection = lock_connection(&options).await?;
                 Ok(Claim::Connection(options, connection))

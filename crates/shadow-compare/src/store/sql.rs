@@ -189,6 +189,21 @@ impl EvidenceStore for SqlStore {
         Ok(rows.iter().map(batch).collect::<Result<_, _>>()?)
     }
 
+    fn unwritable(&self) -> Option<String> {
+        self.database.writes().failure()
+    }
+
+    async fn try_write(&self) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        tx.run(
+            "insert into evidence_boot (gateway, boot, heard_ms, state) values ('', '', 0, '{}')",
+            [],
+        )
+        .await?;
+        tx.run("delete from evidence_boot where gateway = '' and boot = ''", []).await?;
+        Ok(tx.commit().await?)
+    }
+
     async fn commit(&self, batch: &NewBatch<'_>) -> Result<Committed, StoreError> {
         let mut tx = self.write().await?;
         let new = tx

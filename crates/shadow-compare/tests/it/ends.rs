@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use daemon::sql::Database;
 use wire::batch::Batch;
+use wire::client::{Call, Client};
 use wire::gate::GateReport;
 
 use crate::world::{
@@ -145,6 +146,47 @@ async fn what_is_too_old_is_forgotten(backend: Backend) {
     let mut tx = database.write().await.unwrap();
     tx.run_text("delete from evidence_batch where number = 1002").await.unwrap();
     tx.commit().await.unwrap();
+    database.close().await;
+    world.stop().await;
+}
+
+/// Makes new rows fail as a full disk does: the numbers of a table have run out, which SQLite tells
+/// with the same code.
+const NO_ROOM: &str = "create table room (n integer primary key autoincrement);
+     insert into room values (9223372036854775807);
+     create trigger no_batch before insert on evidence_batch begin
+         insert into room values (null); end;
+     create trigger no_boot before insert on evidence_boot begin
+         insert into room values (null); end";
+
+#[tokio::test]
+async fn while_sqlite_is_full_it_is_not_ready_and_goes_on_when_there_is_room() {
+    let backend = Backend::sqlite();
+    let world = World::start(&backend).await;
+    let database = Database::open(&backend.url()).await.unwrap();
+    let by_hand = async |sql: &str| {
+        let mut tx = database.write().await.unwrap();
+        tx.run_text(sql).await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    let client = Client::new(&world.door.base, None).unwrap();
+    let ready = async || client.send::<serde_json::Value>(Call::get("/readyz")).await;
+    let mut gateway = Gateway::new("boot-1");
+    world.door.post(&gateway.batch(vec![pairs("c_1", 10, 1)])).await;
+    ready().await.unwrap();
+
+    by_hand(NO_ROOM).await;
+    let next = gateway.batch(vec![pairs("c_1", 10, 1)]);
+    let refused = world.door.gateway.post_batch(&next, Duration::from_secs(30)).await.unwrap_err();
+    assert_eq!(refused.refused().map(|body| body.status), Some(503), "{refused}");
+    let told = ready().await.unwrap_err().to_string();
+    let why = "not ready: writes fail: the database cannot write (database or disk is full)";
+    assert!(told.ends_with(why), "{told}");
+
+    by_hand("drop trigger no_batch; drop trigger no_boot").await;
+    eventually("it is ready, unasked", async || ready().await.is_ok()).await;
+    world.door.post_at_last(&next).await;
+    assert_eq!(counted(&world.door).await, (22, 2, 0));
     database.close().await;
     world.stop().await;
 }
