@@ -31,6 +31,7 @@ impl<'a> Session<'a> {
     /// Connects to nothing yet; reads the context.
     pub(crate) fn open(globals: &Globals, output: &'a Output) -> Result<Session<'a>, Failure> {
         let target = contexts::resolve(globals)?;
+        with_scheme(&target.addr, &target.source)?;
         let api = PlansClient::new(&target.addr, target.token.as_deref())
             .map_err(|error| Failure::usage(format!("{error} ({})", target.source)))?;
         Ok(Session { output, target, api })
@@ -77,7 +78,7 @@ impl<'a> Session<'a> {
         Ok(reason)
     }
 
-    /// Asks before a change that hurts when it is a slip. `danger` is what it does and to how many;
+    /// Asks before a change that hurts when it is a slip. `danger` is what it would do (`delete …`) and to how many;
     /// `typed` wants that word instead of a yes.
     pub(crate) fn confirm(
         &self,
@@ -90,7 +91,9 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         if !self.output.can_ask() {
-            return Err(Failure::usage(format!("{danger}; confirm with --yes")));
+            return Err(Failure::usage(format!(
+                "would {danger}; nothing was done, confirm with --yes"
+            )));
         }
         let question = match typed {
             Some(word) => format!("{danger}\ntype {word} to go on:"),
@@ -226,6 +229,16 @@ fn with_wait(mut report: Report, waited: Waited) -> Report {
     report.exit = waited.exit;
     report.warnings.push(waited.line);
     report
+}
+
+/// Refuses an address that is no URL of a kind that can be called.
+pub(crate) fn with_scheme(addr: &str, source: &str) -> Result<(), Failure> {
+    if addr.starts_with("http://") || addr.starts_with("https://") {
+        return Ok(());
+    }
+    let line = format!("`{addr}` ({source}) lacks its `http://` or `https://`");
+    let failure = Failure::usage(line);
+    Err(if addr.contains("://") { failure } else { failure.and(format!("say http://{addr}")) })
 }
 
 /// `1 key`, `2 keys`.

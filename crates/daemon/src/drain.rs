@@ -1,8 +1,14 @@
 //! The end of a process: stop accepting, finish what was begun. The only place that hears signals,
 //! SIGHUP too.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+
+/// A signal so soon after another is the same wish: `timeout` signals a process and its group in
+/// one moment, and no hand is that impatient.
+const SAME_WISH: Duration = Duration::from_secs(1);
 
 /// Told once, heard by everybody. Clones share it.
 #[derive(Debug, Clone)]
@@ -90,6 +96,20 @@ impl Signals {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
         }
+    }
+
+    /// After one: the next that is a wish of its own.
+    pub(crate) async fn next_wish(&mut self) {
+        let same = tokio::time::sleep(SAME_WISH);
+        tokio::pin!(same);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut same => break,
+                () = self.next() => tracing::info!("a signal again, at once: still draining"),
+            }
+        }
+        self.next().await;
     }
 }
 

@@ -91,7 +91,7 @@ async fn supervised(
         signals.next().await;
         tracing::info!("draining");
         context.drain.start();
-        signals.next().await;
+        signals.next_wish().await;
     };
     let manager_told = async {
         context.drain.started().await;

@@ -39,8 +39,10 @@ mod proxies; // who may speak for callers
 mod tls; // certificates
 mod access_log; // a line for each answer
 mod overload; // more than a worker can handle
+mod doubts; // valid, and most likely not meant
 
 pub use access_log::{AccessLogRules, LineFormat, LogTarget, Share};
+pub(crate) use doubts::doubts;
 pub use file::{load, parse};
 pub use origin::Origin;
 pub(crate) use origin::{digest, judge};

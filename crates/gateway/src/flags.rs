@@ -26,7 +26,7 @@ pub(crate) struct Flags {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Judge the file, name every mistake, start nothing.
+    /// Judge the file, name every mistake and what is most likely none, start nothing.
     Check,
     /// Print the JSON Schema of the file.
     Schema,
@@ -56,7 +56,11 @@ pub(crate) async fn run(flags: Flags, context: Context) -> Result<(), Failure> {
         None => assembly::serve(read()?.0, context).await,
         Some(Command::Schema) => say(&[format!("{:#}", schema())]),
         Some(Command::Example) => say(&[example().trim_end().to_owned()]),
-        Some(Command::Check) => say(&[format!("{} is valid", read()?.1.display())]),
+        Some(Command::Check) => {
+            let (config, file) = read()?;
+            warn(&config::doubts(&config))?;
+            say(&[format!("{} is valid", file.display())])
+        }
         Some(Command::Key { client }) => {
             let (config, file) = read()?;
             say(&key(&config, client, file)?)
@@ -76,6 +80,15 @@ fn key(config: &config::Config, client: &str, file: &Path) -> Result<Vec<String>
         format!("client = \"{client}\""),
         format!("hash = \"{}\"", key.hash.to_hex()),
     ])
+}
+
+/// On standard error: what is valid and most likely not meant.
+fn warn(doubts: &[String]) -> Result<(), Failure> {
+    let mut err = std::io::stderr().lock();
+    for doubt in doubts {
+        writeln!(err, "weir-gateway: warning: {doubt}").map_err(Failure::other)?;
+    }
+    Ok(())
 }
 
 fn say(lines: &[String]) -> Result<(), Failure> {

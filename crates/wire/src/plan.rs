@@ -190,6 +190,21 @@ fn parse_limits(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Plan
 
 /// Reads `{capacity, refill}`.
 pub fn parse_limit(value: &Value, path: &str, problems: &mut Problems) -> Option<Limit> {
+    if let Some(text) = value.as_str() {
+        let (capacity, refill) = text
+            .split_once('@')
+            .filter(|(capacity, refill)| {
+                capacity.parse::<u64>().is_ok() && refill.parse::<RefillRate>().is_ok()
+            })
+            .unwrap_or(("20", "5/s"));
+        let detail = format!(
+            "must be a capacity and a refill, such as {{ capacity = {capacity}, \
+             refill = \"{refill}\" }}, not {}",
+            shown(value)
+        );
+        problems.add(path, ErrorCode::InvalidValue, detail);
+        return None;
+    }
     let mut fields = Fields::of(value, path, problems);
     let capacity = fields.whole("capacity", ErrorCode::CapacityOutOfRange, problems);
     let capacity_given = fields.get("capacity").is_some();

@@ -27,7 +27,7 @@ pub(crate) async fn run(flags: Apply, session: &Session<'_>) -> Result<Report, F
         return dry_run(&desired.to_json(), session).await;
     }
     let counted = counted(&desired);
-    session.confirm_in_production(&change, &format!("applies {counted}"))?;
+    session.confirm_in_production(&change, &format!("apply {counted}"))?;
     let (body, reason) = (desired.to_json(), session.reason(&change)?);
     let mut json = session.ask(session.api.apply(&body, reason, ApplyMode::Apply)).await?;
     if let Some(object) = json.as_object_mut() {

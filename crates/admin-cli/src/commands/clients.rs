@@ -32,7 +32,7 @@ pub(crate) async fn run(command: ClientCommand, session: &Session<'_>) -> Result
             let reason = session.reason(&change)?;
             let keys = keys_of(&id, session).await?;
             let keys_told = counted(keys, "key");
-            let danger = format!("deletes the client {id} and its {keys_told}, revoked before");
+            let danger = format!("delete the client {id} and its {keys_told}, revoked before");
             session.confirm(&change, &danger, (keys > 0).then_some(id.as_str()))?;
             let json = session.ask(session.api.delete_client(&id, reason)).await?;
             Ok(session.finish(done(json, &id, format!("client {id} deleted")), &change).await)
@@ -40,7 +40,7 @@ pub(crate) async fn run(command: ClientCommand, session: &Session<'_>) -> Result
         ClientCommand::Suspend(named) => {
             let keys = keys_of(&named.id, session).await?;
             let danger = format!(
-                "refuses every request of the client {} ({}) until it is resumed",
+                "refuse every request of the client {} ({}) until it is resumed",
                 named.id,
                 counted(keys, "key")
             );
@@ -53,7 +53,7 @@ pub(crate) async fn run(command: ClientCommand, session: &Session<'_>) -> Result
         }
         ClientCommand::Resume(Named { id, change }) => {
             let reason = session.reason(&change)?;
-            session.confirm_in_production(&change, &format!("resumes the client {id}"))?;
+            session.confirm_in_production(&change, &format!("resume the client {id}"))?;
             let json = session.ask(session.api.resume(&id, reason)).await?;
             Ok(session.finish(done(json, &id, format!("client {id} resumed")), &change).await)
         }
@@ -97,7 +97,7 @@ async fn set(set: ClientSet, session: &Session<'_>) -> Result<Report, Failure> {
     if dry.dry_run {
         return super::apply::dry_run(&json!({ "client": { id: body } }), session).await;
     }
-    session.confirm_in_production(&change, &format!("changes the client {id}"))?;
+    session.confirm_in_production(&change, &format!("change the client {id}"))?;
     let revision = before.as_ref().and_then(|client| client.get("revision")?.as_u64());
     let reason = session.reason(&change)?;
     let json = session.ask(session.api.put_client(&id, &body, reason, revision)).await?;

@@ -8,6 +8,7 @@ use crate::args::{ContextCommand, Globals};
 use crate::contexts::{self, Contexts, Entry, USUAL_ADDR, resolve, user_file};
 use crate::failure::{Exit, Failure};
 use crate::output::{Report, Shown, text};
+use crate::session::with_scheme;
 
 const HEADINGS: &[&str] = &["CURRENT", "CONTEXT", "ADDR", "TOKEN", "PRODUCTION"];
 
@@ -34,6 +35,7 @@ pub(crate) fn run(command: ContextCommand, globals: &Globals) -> Result<Report, 
                 None => None,
             };
             let addr = globals.addr.clone().unwrap_or_else(|| USUAL_ADDR.to_owned());
+            with_scheme(&addr, "--addr or WEIR_ADDR")?;
             wire::client::Client::new(&addr, None)
                 .map_err(|error| Failure::usage(error.to_string()))?;
             contexts.context.insert(name.clone(), Entry { addr, token, token_file, production });

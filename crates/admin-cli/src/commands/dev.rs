@@ -154,6 +154,11 @@ impl Stage {
         let report = Report::new(json, Shown::Text(told.text()));
         self.output.report(report.named(&gateway));
         self.output.say(&format!(
+            "weir dev: operations (/top, /limits, /configz) at http://{}, with the token in {}",
+            running.operations,
+            self.state.folder().join(state::OPERATIONS).display()
+        ));
+        self.output.say(&format!(
             "weir dev: ready after {took_ms} ms, everything is in {}; Ctrl-C ends it",
             self.state.folder().display()
         ));
@@ -165,7 +170,13 @@ impl Stage {
     fn weir(&self, api: Option<&str>) -> String {
         let weir = if self.flags.cargo.is_some() { "cargo weir" } else { "weir" };
         match contexts::resolve(&self.globals) {
-            Ok(target) if Some(target.addr.as_str()) == api => weir.to_owned(),
+            // The token too: another folder's system may have had this address.
+            Ok(target)
+                if Some(target.addr.as_str()) == api
+                    && target.token == self.state.read(state::OPERATOR) =>
+            {
+                weir.to_owned()
+            }
             Ok(_) | Err(_) => {
                 let file = self.state.folder().join(contexts::FILE);
                 let file = std::path::absolute(&file).unwrap_or(file);

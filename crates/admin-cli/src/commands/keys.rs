@@ -23,7 +23,7 @@ pub(crate) async fn run(command: KeyCommand, session: &Session<'_>) -> Result<Re
         KeyCommand::Create { client, env, expires_in, change } => {
             let reason = session.reason(&change)?;
             session
-                .confirm_in_production(&change, &format!("makes a key of the client {client}"))?;
+                .confirm_in_production(&change, &format!("make a key of the client {client}"))?;
             let ends = expires_in.map(in_ms);
             let json = session.ask(session.api.create_key(&client, env, ends, reason)).await?;
             let report = secret(json, "key", "/object/id")?;
@@ -51,7 +51,7 @@ pub(crate) async fn run(command: KeyCommand, session: &Session<'_>) -> Result<Re
         KeyCommand::Revoke(named) => {
             let key = session.ask(session.api.key(&named.id)).await?;
             let (id, client) = (&named.id, text(&key, "client"));
-            let danger = format!("stops the key {id} of the client {client} for ever (1 key)");
+            let danger = format!("stop the key {id} of the client {client} for ever (1 key)");
             session.confirm(&named.change, &danger, None)?;
             let api = &session.api;
             verb(named, "revoke", session, async |id, reason| api.revoke_key(id, reason).await)
@@ -100,7 +100,7 @@ async fn verb(
 ) -> Result<Report, Failure> {
     let Named { id, change } = named;
     let reason = session.reason(&change)?;
-    session.confirm_in_production(&change, &format!("{verb}s the key {id}"))?;
+    session.confirm_in_production(&change, &format!("{verb} the key {id}"))?;
     let json = session.ask(call(&id, reason)).await?;
     let past = format!("key {id} {verb}d");
     Ok(session.finish(done(json, &id, past), &change).await)

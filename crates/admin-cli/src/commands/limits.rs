@@ -17,7 +17,7 @@ pub(crate) async fn run(command: LimitCommand, session: &Session<'_>) -> Result<
             Ok(Report::new(limit, Shown::Rows(&["FIELD", "VALUE"], rows)).named(client))
         }
         LimitCommand::Reset { client, change } => {
-            let danger = format!("fills the buckets of the client {client}");
+            let danger = format!("fill the buckets of the client {client}");
             session.confirm_in_production(&change, &danger)?;
             let reason = session.reason(&change)?;
             let json = session.ask(session.api.reset_limit(&client, reason)).await?;

@@ -19,6 +19,9 @@ const HEADINGS: &[&str] = &["PLAN", "BURST", "SUSTAINED", "FAILURE", "SCOPE", "C
 pub(super) const WRITTEN: &[&str] =
     &["burst", "sustained", "failure", "scope", "costs", "unlimited", "labels", "note"];
 
+/// Found by `lint`, and told by `set`.
+const HELD_BACK: &str = "sustained holds less than burst: the burst can never be used up";
+
 pub(crate) async fn run(command: PlanCommand, session: &Session<'_>) -> Result<Report, Failure> {
     match command {
         PlanCommand::List => {
@@ -99,15 +102,27 @@ async fn set(set: PlanSet, session: &Session<'_>) -> Result<Report, Failure> {
             (from_flags(&set, before.as_ref())?, revision)
         }
     };
+    let doubt = held_back(&name, &body);
     if set.dry.dry_run {
         let body = json!({ "plan": { name: body } });
-        return super::apply::dry_run(&body, session).await;
+        let mut report = super::apply::dry_run(&body, session).await?;
+        report.warnings.extend(doubt);
+        return Ok(report);
     }
-    session.confirm_in_production(&set.change, &format!("changes the plan {name}"))?;
+    session.confirm_in_production(&set.change, &format!("change the plan {name}"))?;
     let reason = session.reason(&set.change)?;
     let json = session.ask(session.api.put_plan(&name, &body, reason, revision)).await?;
     let said = format!("plan {name} set");
-    Ok(session.finish(done(json, &name, said), &set.change).await)
+    let mut report = done(json, &name, said);
+    report.warnings.extend(doubt);
+    Ok(session.finish(report, &set.change).await)
+}
+
+/// The one finding of `lint` that is a slip wherever it stands.
+fn held_back(name: &str, body: &Value) -> Option<String> {
+    let spec = PlanSpec::parse(name, body, name, &mut Problems::new())?;
+    let found = lint(&spec).into_iter().find(|(_, finding)| *finding == HELD_BACK);
+    found.map(|(plan, finding)| format!("warning: plan {plan}: {finding}"))
 }
 
 /// A change as it is reported: the document for programs, one line for people.
@@ -227,7 +242,7 @@ async fn delete(
     session: &Session<'_>,
 ) -> Result<Report, Failure> {
     let reason = session.reason(change)?;
-    let danger = format!("deletes the plan {name} (1 plan, no client may use it)");
+    let danger = format!("delete the plan {name} (1 plan, no client may use it)");
     session.confirm(change, &danger, None)?;
     let json = session.ask(session.api.delete_plan(name, reason)).await?;
     Ok(session.finish(done(json, name, format!("plan {name} deleted")), change).await)
@@ -258,7 +273,7 @@ fn lint(plan: &PlanSpec) -> Vec<(String, &'static str)> {
     }
     if let Some(sustained) = limits.sustained {
         if sustained.capacity() < limits.burst.capacity() {
-            found.push("sustained holds less than burst: the burst can never be used up");
+            found.push(HELD_BACK);
         }
         let per = |limit: limiter_core::Limit| {
             (u128::from(limit.refill().tokens()), u128::from(limit.refill().per_us().max(1)))

@@ -55,11 +55,11 @@ async fn set(
                 0 => session.items(session.api.clients()).await?.len(),
                 some => some,
             };
-            let danger = format!("enforces the limits of {whom} ({})", counted(count, "client"));
+            let danger = format!("enforce the limits of {whom} ({})", counted(count, "client"));
             session.confirm(change, &danger, Some(name))?;
         }
         Phase::Off | Phase::Shadow | Phase::Enforce => {
-            let danger = format!("puts {whom} into {}", phase.name());
+            let danger = format!("put {whom} into {}", phase.name());
             session.confirm_in_production(change, &danger)?;
         }
     }

@@ -19,7 +19,7 @@ pub(crate) async fn run(command: TokenCommand, session: &Session<'_>) -> Result<
         }
         TokenCommand::Create { name, role, expires_in, change } => {
             let reason = session.reason(&change)?;
-            let danger = format!("makes a token with the role {}", role.name());
+            let danger = format!("make a token with the role {}", role.name());
             session.confirm_in_production(&change, &danger)?;
             let ends = expires_in.map(in_ms);
             let json = session.ask(session.api.create_token(&name, role, ends, reason)).await?;
@@ -27,7 +27,7 @@ pub(crate) async fn run(command: TokenCommand, session: &Session<'_>) -> Result<
             Ok(session.finish(report, &change).await)
         }
         TokenCommand::Revoke(Named { id, change }) => {
-            session.confirm(&change, &format!("ends the operator token {id} (1 token)"), None)?;
+            session.confirm(&change, &format!("end the operator token {id} (1 token)"), None)?;
             let reason = session.reason(&change)?;
             let json = session.ask(session.api.revoke_token(&id, reason)).await?;
             Ok(session.finish(done(json, &id, format!("token {id} revoked")), &change).await)

@@ -39,7 +39,12 @@ fn a_question_that_nobody_can_answer_names_the_blast_radius() {
         control.weir(&["client", "set", client, "--plan", "p"]).ends(0);
     }
     let ran = control.weir(&["rollout", "set", "e", "--all", "enforce", "--reason", "x"]).ends(64);
-    assert!(ran.stderr.contains("3 clients"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("would enforce") && ran.stderr.contains("3 clients"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("nothing was done"), "{}", ran.stderr);
     control.weir(&["key", "create", "a"]).ends(0);
     let ran = control.weir(&["client", "delete", "a"]).ends(64);
     assert!(ran.stderr.contains("1 key"), "{}", ran.stderr);
@@ -76,6 +81,12 @@ fn codes_of_a_bad_connection() {
     let (bad, _) = peer(Some("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"));
     alone(&["plan", "list", "--addr", &bad]).ends(12);
     alone(&["plan", "list", "--addr", "no address"]).ends(64);
+    for command in [&["plan", "list"][..], &["doctor"], &["context", "add", "x"]] {
+        let bare = alone(&[command, &["--addr", "127.0.0.1:8081"]].concat()).ends(64);
+        assert!(bare.stderr.contains("say http://127.0.0.1:8081"), "{}", bare.stderr);
+    }
+    let strange = alone(&["plan", "list", "--addr", "ftp://a"]).ends(64);
+    assert!(!strange.stderr.contains("say http://"), "{}", strange.stderr);
 }
 
 #[test]

@@ -22,7 +22,8 @@ impl Dev {
     }
 
     fn start_with(folder: &Path, more: &[&str], home: &Path) -> Dev {
-        let args = [&["dev", "--port", "0", "-o", "json"], more].concat();
+        let port: &[&str] = if more.contains(&"--port") { &[] } else { &["--port", "0"] };
+        let args = [&["dev", "-o", "json"], port, more].concat();
         let mut child = command(&args)
             .current_dir(folder)
             .env("XDG_CONFIG_HOME", home)
@@ -199,6 +200,19 @@ fn the_printed_change_meets_this_system_also_beside_another_context() {
     let words: Vec<&str> = change.split('\'').map(str::trim).collect();
     assert_eq!(words[0], "weir --context", "{change}");
     with_home(&["--context", words[1], "plan", "set", "demo", "--burst", "20@10/s"]).ends(0);
+    dev.end();
+}
+
+#[test]
+fn the_printed_change_meets_this_system_also_where_another_left_the_same_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = free.port().min(60_000).to_string();
+    Dev::start(folder.path(), &["--port", &port]).end();
+    let dev = Dev::start(folder.path(), &["--port", &port, "--state-dir", "elsewhere"]);
+    let change = dev.told["commands"]["change"].as_str().unwrap();
+    assert!(change.starts_with("weir --context '"), "{change}");
+    shell(folder.path(), change).ends(0);
     dev.end();
 }
 

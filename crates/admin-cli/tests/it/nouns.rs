@@ -32,6 +32,20 @@ fn a_plan_is_made_shown_changed_and_deleted() {
 }
 
 #[test]
+fn a_plan_whose_burst_can_never_be_used_up_is_made_with_a_warning() {
+    let control = Control::start();
+    let set = |sustained: &str, more: &[&str]| {
+        let args = ["plan", "set", "pro", "--burst", "100@50/s", "--sustained", sustained];
+        control.weir(&[&args[..], more].concat()).ends(0).stderr
+    };
+    let held_back = "warning: plan pro: sustained holds less than burst";
+    assert!(set("50@1/s", &["--dry-run"]).contains(held_back));
+    assert!(set("50@1/s", &[]).contains(held_back));
+    let well = set("100@1/s", &[]);
+    assert!(!well.contains("warning"), "{well}");
+}
+
+#[test]
 fn a_dry_run_changes_nothing_and_exits_as_the_change_would() {
     let control = Control::start();
     let args = ["plan", "set", "pro", "--burst", "100@50/s", "--dry-run", "-o", "json"];

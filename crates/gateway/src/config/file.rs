@@ -28,6 +28,8 @@ use crate::route::{HostRule, PathRule, Route, RouteTable, canonical_host};
 
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// Where a mistake stands that leaves nothing to be read; no key can have this name.
+pub(super) const WHOLE_FILE: &str = "the file";
 /// Most entries of any list in the file.
 pub(super) const ENTRIES_MAX: usize = 10_000;
 
@@ -45,7 +47,7 @@ pub fn parse(text: &str, beside: &Path) -> Result<Config, Vec<FieldError>> {
     let table: toml::Table = match text.parse() {
         Ok(table) => table,
         Err(error) => {
-            problems.add("file", ErrorCode::InvalidValue, place_and_message(text, &error));
+            problems.add(WHOLE_FILE, ErrorCode::InvalidValue, place_and_message(text, &error));
             return Err(problems.into_vec());
         }
     };
@@ -199,7 +201,32 @@ fn place_and_message(text: &str, error: &toml::de::Error) -> String {
     let before = text.get(..start).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    format!("line {line}, column {column}: {}", error.message())
+    let message = error.message().trim_end();
+    let place = format!("line {line}, column {column}: {message}");
+    match hint(text, error) {
+        Some(hint) => format!("{place}; {hint}"),
+        None => place,
+    }
+}
+
+/// What is most likely meant. Of the file it shows names of keys alone.
+fn hint(text: &str, error: &toml::de::Error) -> Option<String> {
+    let is_name = |name: &str| {
+        let named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        (1..=60).contains(&name.len()) && name.bytes().all(named)
+    };
+    let span = error.span()?;
+    if error.message().starts_with("duplicate key") {
+        let name = text.get(span)?.trim();
+        return is_name(name).then(|| format!("`{name}` stands twice"));
+    }
+    let before = text.get(..span.start)?;
+    let rest = text.get(span.start..)?.lines().next().unwrap_or_default();
+    let line = format!("{}{rest}", before.rsplit('\n').next().unwrap_or_default());
+    let (name, value) = line.split_once('=').map(|(name, value)| (name.trim(), value.trim()))?;
+    let bare = value.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '/');
+    let number = value.parse::<f64>().is_ok(); // one that is too large
+    (is_name(name) && bare && !number).then(|| format!("a text needs quotes: {name} = \"…\""))
 }
 
 fn policy(fields: &mut Fields<'_>, beside: &Path, problems: &mut Problems) -> PolicyChoice {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use wire::error::FieldError;
 
 use super::Config;
-use super::file::parse;
+use super::file::{WHOLE_FILE, parse};
 use super::read::object_of;
 use super::schema::effective;
 
@@ -26,7 +26,12 @@ pub struct Origin {
 /// Checks what stands in `file`; relative paths in it stand beside it.
 pub(crate) fn judge(text: &str, file: &Path) -> Result<Config, Vec<FieldError>> {
     let beside = file.parent().unwrap_or(Path::new("."));
-    let config = parse(text, beside)?;
+    let config = parse(text, beside).map_err(|mut errors| {
+        for error in errors.iter_mut().filter(|error| error.field == WHOLE_FILE) {
+            error.field = file.display().to_string();
+        }
+        errors
+    })?;
     // It is valid, so it can be read once more.
     let table: toml::Table = text.parse().unwrap_or_default();
     let effective = Arc::new(effective(&Value::Object(object_of(table))));

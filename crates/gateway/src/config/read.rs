@@ -140,6 +140,11 @@ pub(super) fn time(
     problems: &mut Problems,
     default: Duration,
 ) -> Duration {
+    if let Some(number) = fields.get(name).and_then(Value::as_u64) {
+        let what = format!("must be a time in quotes, with a unit: \"{number}s\", not {number}");
+        wrong(problems, fields.path(name), what);
+        return default;
+    }
     let parse = |text: &str| match humantime::parse_duration(text) {
         Ok(time) if time <= TIME_MAX && time >= Duration::from_millis(1) => Ok(time),
         Ok(_) => Err("must be from 1ms to 1day".to_owned()),

@@ -11,8 +11,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use daemon::Drain;
+use daemon::log::chain;
 use http::header::{HOST, HeaderValue, USER_AGENT};
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -142,19 +143,26 @@ impl Upstream {
 
     async fn probe(&self, endpoint: &Endpoint, rules: &ProbeRules) {
         let asked = tokio::time::timeout(rules.timeout, self.ask(endpoint, rules)).await;
-        let well = matches!(asked, Ok(Ok(true)));
+        let well = matches!(&asked, Ok(Ok(status)) if status.is_success());
         let Some(turn) = endpoint.health.probed(well, self.now_us(), rules) else { return };
         self.count_healthy();
         let (upstream, address) = (&self.config.name, endpoint.address);
         match turn {
             Turn::Up => tracing::info!(%upstream, %address, "endpoint is up"),
-            Turn::Down => tracing::warn!(%upstream, %address, "endpoint is down"),
+            Turn::Down => {
+                let cause = match asked {
+                    Ok(Ok(status)) => format!("status {}", status.as_u16()),
+                    Ok(Err(error)) => chain(error.as_ref()),
+                    Err(_elapsed) => format!("no answer within {:?}", rules.timeout),
+                };
+                tracing::warn!(%upstream, %address, cause, "endpoint is down");
+            }
         }
     }
 
     /// Probes speak the upstream's protocol over a connection of their own, so they also test
     /// connecting.
-    async fn ask(&self, endpoint: &Endpoint, rules: &ProbeRules) -> Result<bool, BoxError> {
+    async fn ask(&self, endpoint: &Endpoint, rules: &ProbeRules) -> Result<StatusCode, BoxError> {
         let io = TokioIo::new(self.dialer.dial(endpoint.address).await?);
         let mut request = Request::new(Empty::<bytes::Bytes>::new());
         let agent = HeaderValue::from_static("weir-gateway probe");
@@ -180,7 +188,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 async fn answered(
     response: impl Future<Output = hyper::Result<Response<Incoming>>>,
     connection: impl Future<Output = hyper::Result<()>>,
-) -> Result<bool, BoxError> {
+) -> Result<StatusCode, BoxError> {
     let mut response = std::pin::pin!(response);
     let response = tokio::select! {
         biased;
@@ -188,7 +196,7 @@ async fn answered(
         // With an answer that closes it a connection ends at once, and the answer is there.
         _ended = connection => response.await?,
     };
-    Ok(response.status().is_success())
+    Ok(response.status())
 }
 
 /// A name with addresses of both families stands for the same machines twice: one family counts,

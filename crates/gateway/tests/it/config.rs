@@ -112,6 +112,67 @@ fn a_broken_file_is_told_with_its_line() {
 }
 
 #[test]
+fn the_usual_slips_are_told_with_what_is_right() {
+    let found = errors("[listen.main]\naddress = 127.0.0.1:8080\n");
+    assert!(found[0].contains("line 2") && found[0].contains("a text needs quotes: address = \""));
+    let found = errors("[store]\nurl = redis://me:s3cret@127.0.0.1\n");
+    assert!(found[0].contains("a text needs quotes: url"), "{found:?}");
+    assert!(!found[0].contains("s3cret"), "it may be a password: {found:?}");
+    let found = errors("workers = 1\nworkers = 2\n");
+    assert!(found[0].contains("`workers` stands twice"), "{found:?}");
+    let found = errors("workers = 9223372036854775808\n");
+    assert!(!found[0].contains("quotes"), "{found:?}");
+    let found = errors(&format!("[limits]\nidle = 60\n{REST}"));
+    assert_eq!(found, ["limits.idle: must be a time in quotes, with a unit: \"60s\", not 60"]);
+    for (written, meant) in [("30@7/m", "30, refill = \"7/m\""), ("much", "20, refill = \"5/s\"")] {
+        let found = errors(&format!("[plan.p]\nburst = \"{written}\"\n{REST}"));
+        let told = format!("{{ capacity = {meant} }}");
+        assert!(found[0].starts_with("plan.p.burst: ") && found[0].contains(&told), "{found:?}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_as_toml_is_told_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    std::fs::write(&file, "workers = 1\n[plan.p\n").unwrap();
+    let found = config::load(&file).unwrap_err();
+    assert!(found[0].starts_with(&format!("{}: line 2", file.display())), "{found:?}");
+}
+
+#[test]
+fn check_names_what_is_valid_and_most_likely_not_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    let checked = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_weir-gateway"));
+        let ran = program.arg("check").arg("--config").arg(&file).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    };
+    let again = "[[route]]\nupstream = \"up\"\npath = \"/a\"\nmethods = [\"GET\", \"PUT\"]\n\
+        [[route]]\nupstream = \"up\"\npath = \"/a/\"\nmethods = [\"PUT\", \"GET\"]\n\
+        [[route]]\nupstream = \"up\"\npath = \"/a\"\n";
+    let (code, stdout, stderr) = checked(&format!("{again}{REST}"));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.ends_with("is valid\n"), "{stdout}");
+    let warned: Vec<&str> = stderr.lines().collect();
+    assert_eq!(warned.len(), 2, "{stderr}");
+    assert!(
+        warned[0].contains("warning: route[0] wants a key") && warned[0].contains("[client.ID]")
+    );
+    assert!(warned[1].contains("route[1] never serves a request: route[0] has"), "{stderr}");
+    let own = "[plan.p]\nunlimited = true\n[client.c]\nplan = \"p\"\n";
+    let (_, _, stderr) = checked(&format!("{own}{REST}"));
+    assert!(stderr.contains("has no [[key]]"), "{stderr}");
+    let (_, _, stderr) = checked(&format!("{own}{}{REST}", key_table("k", "c", KEY)));
+    assert_eq!(stderr, "");
+    let open = REST.replace("upstream = \"up\"", "upstream = \"up\"\nauth = \"none\"");
+    assert_eq!(checked(&open).2, "");
+}
+
+#[test]
 fn a_file_is_either_standalone_or_has_a_control_plane() {
     let text =
         format!("[control]\nplans_api = \"127.0.0.1:8081\"\n[plan.p]\nunlimited = true\n{REST}");

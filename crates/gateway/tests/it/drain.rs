@@ -74,12 +74,39 @@ async fn f39_a_second_signal_ends_the_program_at_once_whatever_is_under_way() {
     })
     .await;
     assert!(is_alive(program.pid), "it waits for the request under way");
-    program.signal(Signal::TERM);
     let pid = program.pid;
+    eventually("a wish of its own ends it", async || {
+        program.signal(Signal::TERM);
+        !is_alive(pid)
+    })
+    .await;
     assert_eq!(program.ended(pid).await, Some(1), "not a clean end: {}", program.log());
     assert!(program.log().contains("a second signal"), "{}", program.log());
     let cut = tokio::time::timeout(PATIENCE, caller.read_to_end(&mut Vec::new())).await;
     assert!(cut.is_ok(), "the caller hears of it");
+}
+
+#[tokio::test]
+async fn a_signal_that_comes_twice_at_once_still_drains() {
+    let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let text =
+        file(PLAN, "", service.local_addr().unwrap()).replace("finish = \"2s\"", "finish = \"1h\"");
+    let mut program = Program::start(&text).await;
+    let mut caller = TcpStream::connect(program.traffic).await.unwrap();
+    let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
+    caller.write_all(head.as_bytes()).await.unwrap();
+    let (mut under_way, _) = service.accept().await.unwrap();
+    // Of two kinds, so that the system does not make one of them.
+    program.signal(Signal::TERM);
+    program.signal(Signal::INT);
+    program.logged("a signal again").await;
+    assert!(is_alive(program.pid), "it waits for the request under way");
+    under_way.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate").await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, caller.read_to_end(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"late"));
+    let pid = program.pid;
+    assert_eq!(program.ended(pid).await, Some(0), "a clean end: {}", program.log());
 }
 
 #[tokio::test]

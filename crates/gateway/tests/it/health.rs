@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
+use crate::support::program::Program;
 use crate::support::service::text;
 use crate::support::{Gateway, KEY, Service, eventually, file, get, standing, tally};
 
@@ -174,5 +175,19 @@ async fn below_the_panic_share_all_are_used_above_it_the_well_ones() {
         } else {
             assert_eq!((well, gateway.shown("panic_total")), (60, before));
         }
+    }
+}
+
+#[tokio::test]
+async fn the_log_says_why_an_endpoint_is_down() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_well, sick) = patients(1).await;
+    for (at, cause) in [(gone, "Connection refused"), (sick[0].address, "status 503")] {
+        let health = "health = { every = \"20ms\", fall = 1 }\n";
+        let program = Program::start(&(file(PLAN, "", at) + health)).await;
+        program.logged("endpoint is down").await;
+        let log = program.log();
+        let line = log.lines().find(|line| line.contains("endpoint is down")).unwrap();
+        assert!(line.contains(cause) && line.contains(&at.to_string()), "{line}");
     }
 }

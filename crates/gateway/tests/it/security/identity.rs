@@ -235,6 +235,6 @@ async fn s38_no_word_of_a_caller_changes_what_a_request_costs() {
 
 /// The file is refused: at its place, or as a number that TOML does not have.
 fn mistakes_or_toml(text: &str, place: &str) {
-    let place = if text.contains("9223372036854775808") { "file" } else { place };
+    let place = if text.contains("9223372036854775808") { "the file" } else { place };
     mistakes(text, std::path::Path::new("."), place, "");
 }
