@@ -206,7 +206,7 @@ impl Report {
         object.insert("samples".to_owned(), json!(self.samples));
         object.insert("offered_achieved".to_owned(), json!(self.offered_achieved()));
         object.extend(self.fields.clone());
-        object.insert("failed".to_owned(), json!(self.failed()));
+        object.insert("not_met".to_owned(), json!(self.failed()));
         object.insert("rounds".to_owned(), json!(self.rounds));
         object.insert("notes".to_owned(), json!(self.notes));
         Value::Object(object).to_string()

@@ -304,7 +304,7 @@ fn verdict_of(text: &str) -> Result<Verdict> {
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let object: Value = serde_json::from_str(last).context("the last line is no JSON")?;
     let ok = object.get("ok").and_then(Value::as_bool).context("`ok` is missing")?;
-    let failed = object.get("failed").and_then(Value::as_array).context("`failed` is missing")?;
+    let failed = object.get("not_met").and_then(Value::as_array).context("`not_met` is missing")?;
     let failed: Vec<String> = failed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let is_number = |name: &&String| object.get(name.as_str()).is_some_and(Value::is_number);
     let measured = failed.iter().filter(is_number).cloned().collect();
@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn a_verdict_is_the_last_line_and_a_crash_is_none() {
-        let text = "a table\n{\"ok\":true,\"failed\":[]}\n\
-                    {\"ok\":false,\"failed\":[\"x\",\"y\"],\"x\":null,\"y\":2.5}\n\n";
+        let text = "a table\n{\"ok\":true,\"not_met\":[]}\n\
+                    {\"ok\":false,\"not_met\":[\"x\",\"y\"],\"x\":null,\"y\":2.5}\n\n";
         let verdict = verdict_of(text).unwrap();
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let (failed, measured) = (names(&["x", "y"]), names(&["y"]));
