@@ -138,8 +138,9 @@ impl SentinelSet {
     }
 
     fn logs(&self) -> String {
-        let tails = self.sentinels.iter().filter_map(|sentinel| sentinel.process.as_ref());
-        tails.map(Process::log_tail).collect::<Vec<_>>().join("\n---\n")
+        let sentinels = self.sentinels.iter().filter_map(|sentinel| sentinel.process.as_ref());
+        let servers = self.servers.iter().filter_map(|server| server.process().ok());
+        sentinels.chain(servers).map(Process::log_tail).collect::<Vec<_>>().join("\n---\n")
     }
 
     fn until_synced(&self) -> anyhow::Result<()> {
