@@ -56,7 +56,7 @@ const DOMAIN: &[&str] = &[
 
 /// Past this many lines something in `daemon` does not belong there. A third of it is what outlives a
 /// process: sockets, successors, the service manager.
-const DAEMON_CODE_LINES_MAX: usize = 1_450;
+const DAEMON_CODE_LINES_MAX: usize = 1_500;
 
 /// Both borders.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
