@@ -68,7 +68,7 @@ fn all(folder: &Path) -> Vec<Feature> {
         feature("x_ratelimit_always", tables("[limits]\nx_ratelimit = \"always\"\n")),
         feature("without_shedding", tables("[overload]\nshed = false\n")),
         feature("many_routes", tables(&routes)),
-        feature("route_by_header", route("headers = { x-api-key = \"*\" }")),
+        feature("route_by_method", route("methods = [\"GET\"]")),
         feature("rewrite", route("rewrite = \"/\"")),
         feature("cors", route("cors = { origins = [\"https://app.example.com\"] }")),
         feature("body_cap", route("body_bytes = 1048576")),
