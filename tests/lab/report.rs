@@ -139,7 +139,7 @@ impl Report {
     }
 
     /// Names of everything that is not as it must be.
-    pub fn failed(&self) -> Vec<String> {
+    pub fn not_met(&self) -> Vec<String> {
         let mut failed: Vec<String> = self
             .limits
             .iter()
@@ -168,13 +168,13 @@ impl Report {
 
     /// Whether everything is as it must be.
     pub fn ok(&self) -> bool {
-        self.failed().is_empty()
+        self.not_met().is_empty()
     }
 
     /// For people.
     pub fn table(&self) -> String {
         let mut text = format!("{} (seed {})\n", self.command, self.seed);
-        let failed = self.failed();
+        let failed = self.not_met();
         for (name, value) in &self.fields {
             let limit = self.limits.iter().find(|(limited, _)| limited == name);
             let verdict = match limit {
@@ -206,7 +206,7 @@ impl Report {
         object.insert("samples".to_owned(), json!(self.samples));
         object.insert("offered_achieved".to_owned(), json!(self.offered_achieved()));
         object.extend(self.fields.clone());
-        object.insert("not_met".to_owned(), json!(self.failed()));
+        object.insert("not_met".to_owned(), json!(self.not_met()));
         object.insert("rounds".to_owned(), json!(self.rounds));
         object.insert("notes".to_owned(), json!(self.notes));
         Value::Object(object).to_string()
@@ -231,11 +231,11 @@ mod tests {
     fn a_missing_figure_is_a_failed_one() {
         let mut report = Report::new("x", 1);
         report.limit("figure", Limit::AtMost(1.0));
-        assert_eq!(report.failed(), ["figure"]);
+        assert_eq!(report.not_met(), ["figure"]);
         report.field("figure", Value::Null);
         assert!(!report.ok());
         report.require("nothing", f64::NAN, Limit::AtMost(1.0));
-        assert_eq!(report.failed(), ["figure", "nothing"]);
+        assert_eq!(report.not_met(), ["figure", "nothing"]);
         report.field("figure", json!(1.0));
         report.field("nothing", json!(0));
         assert!(report.ok());
@@ -246,11 +246,11 @@ mod tests {
         let mut report = Report::new("x", 1);
         report.samples_needed(10);
         report.samples(9);
-        assert_eq!(report.failed(), ["samples"]);
+        assert_eq!(report.not_met(), ["samples"]);
         report.samples(1);
         report.offered(1.0);
         report.offered(0.97);
-        assert_eq!(report.failed(), ["offered_achieved"]);
+        assert_eq!(report.not_met(), ["offered_achieved"]);
         assert!(
             report.json().starts_with("{\"command\"") || report.json().contains("\"ok\":false")
         );

@@ -222,6 +222,6 @@ mod tests {
         worst.add(Event::Kill, &round(None));
         let mut report = Report::new("outage", 1);
         worst.tell(&mut report);
-        assert_eq!(report.failed(), ["added_ms_p99_open"]);
+        assert_eq!(report.not_met(), ["added_ms_p99_open"]);
     }
 }

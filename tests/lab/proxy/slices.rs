@@ -213,14 +213,14 @@ mod tests {
         let good = || turn(11, 10, 0);
         assert!(judged(&[good(), good(), good(), good(), good()]).ok());
         let four = judged(&[good(), good(), good(), good(), turn(11, 10, 70)]);
-        assert_eq!(four.failed(), ["p1"]);
+        assert_eq!(four.not_met(), ["p1"]);
     }
 
     #[test]
     fn a_peer_that_is_not_there_is_not_passed() {
         let mut report = Report::new("proxy", 1);
         judge(&[P1], &[], &[Arm::Limits], &mut report);
-        assert_eq!(report.failed(), ["p1"]);
+        assert_eq!(report.not_met(), ["p1"]);
     }
 
     #[test]
@@ -228,6 +228,6 @@ mod tests {
         let mut turns =
             [turn(11, 10, 0), turn(11, 10, 0), turn(11, 10, 0), turn(11, 10, 0), turn(11, 10, 0)];
         turns[0].get_mut(&Arm::Limits).unwrap().answers.refused = 1;
-        assert_eq!(judged(&turns).failed(), ["unexpected_answers"]);
+        assert_eq!(judged(&turns).not_met(), ["unexpected_answers"]);
     }
 }

@@ -57,16 +57,22 @@ async fn a_request_under_way_is_finished_and_then_the_gateway_ends() {
     service.abort();
 }
 
-#[tokio::test]
-async fn f39_a_second_signal_ends_the_program_at_once_whatever_is_under_way() {
-    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// A program that would wait for an hour, its caller, and the service's end of the request.
+async fn with_a_request_under_way() -> (Program, TcpStream, TcpStream) {
+    let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let text =
-        file(PLAN, "", silent.local_addr().unwrap()).replace("finish = \"2s\"", "finish = \"1h\"");
-    let mut program = Program::start(&text).await;
+        file(PLAN, "", service.local_addr().unwrap()).replace("finish = \"2s\"", "finish = \"1h\"");
+    let program = Program::start(&text).await;
     let mut caller = TcpStream::connect(program.traffic).await.unwrap();
     let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
     caller.write_all(head.as_bytes()).await.unwrap();
-    let _under_way = silent.accept().await.unwrap();
+    let (under_way, _) = service.accept().await.unwrap();
+    (program, caller, under_way)
+}
+
+#[tokio::test]
+async fn f39_a_second_signal_ends_the_program_at_once_whatever_is_under_way() {
+    let (mut program, mut caller, _under_way) = with_a_request_under_way().await;
     program.signal(Signal::TERM);
     program.told("STOPPING=1").await;
     eventually("no new connection is taken", async || {
@@ -88,14 +94,7 @@ async fn f39_a_second_signal_ends_the_program_at_once_whatever_is_under_way() {
 
 #[tokio::test]
 async fn a_signal_that_comes_twice_at_once_still_drains() {
-    let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let text =
-        file(PLAN, "", service.local_addr().unwrap()).replace("finish = \"2s\"", "finish = \"1h\"");
-    let mut program = Program::start(&text).await;
-    let mut caller = TcpStream::connect(program.traffic).await.unwrap();
-    let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-api-key: {KEY}\r\n\r\n");
-    caller.write_all(head.as_bytes()).await.unwrap();
-    let (mut under_way, _) = service.accept().await.unwrap();
+    let (mut program, mut caller, mut under_way) = with_a_request_under_way().await;
     // Of two kinds, so that the system does not make one of them.
     program.signal(Signal::TERM);
     program.signal(Signal::INT);

@@ -9,7 +9,7 @@ use limiter_core::Request;
 use limiter_core::store::BucketStore;
 use limiter_core::store::redis::{RedisSettings, RedisStore};
 use limiter_core::testkit::check_store;
-use test_servers::{Cluster, SentinelSet, ServerOptions, Tls};
+use test_servers::{Cluster, SentinelSet, Server, ServerOptions, Tls};
 
 use crate::server::{
     key, meanwhile, plan, store_at, store_with, until, until_answered, until_told,
@@ -45,6 +45,16 @@ fn configured(options: ServerOptions, name: &str) -> ServerOptions {
 /// `redis://…` with the shipped account.
 fn as_weir(url: &str) -> String {
     url.replace("://", &format!("://weir:{PASSWORD}@"))
+}
+
+/// A server with the shipped account, and a store that has taken a token of so many with it.
+async fn answered_as_shipped(capacity: u64) -> (tempfile::TempDir, Server, Arc<RedisStore>) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = shipped(folder.path());
+    let server = meanwhile(|| ServerOptions::default().accounts(&file).start()).unwrap();
+    let store = store_at(&as_weir(&server.url()), 1);
+    until_answered(&store, &key("acme"), capacity).await;
+    (folder, server, store)
 }
 
 async fn passes(store: &Arc<RedisStore>, salt: &str) {
@@ -105,11 +115,7 @@ async fn the_shipped_account_passes_the_suite_under_sentinel_and_in_a_cluster() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f25_each_permission_that_lacks_is_named_and_heals_when_it_is_given() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = shipped(folder.path());
-    let server = meanwhile(|| ServerOptions::default().accounts(&file).start()).unwrap();
-    let store = store_at(&as_weir(&server.url()), 1);
-    until_answered(&store, &key("acme"), 1_000).await;
+    let (_folder, server, store) = answered_as_shipped(1_000).await;
     for (command, named) in [
         ("evalsha", "evalsha"),
         ("script|load", "script"),
@@ -189,11 +195,7 @@ async fn f25_a_certificate_that_is_out_of_date_is_told_as_such() {
 /// Whoever has the gateway's password can do what a gateway does, and nothing to anybody else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s37_the_shipped_account_can_harm_no_other_user_of_the_server() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = shipped(folder.path());
-    let server = meanwhile(|| ServerOptions::default().accounts(&file).start()).unwrap();
-    let store = store_at(&as_weir(&server.url()), 1);
-    until_answered(&store, &key("acme"), 10).await;
+    let (_folder, server, store) = answered_as_shipped(10).await;
     let _told: String = meanwhile(|| server.query("SET other:key theirs")).unwrap();
     let client = redis::Client::open(as_weir(&server.url())).unwrap();
     let mut thief = meanwhile(|| client.get_connection()).unwrap();
