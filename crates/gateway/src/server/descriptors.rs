@@ -29,7 +29,7 @@ pub(crate) fn connections_of_each(config: &Config) -> usize {
     let Some(files) = files() else { return usize::MAX };
     let (most, wanted) = (room(files, config.workers), config.limits.connections_per_worker);
     if most < wanted {
-        tracing::warn!(
+        tracing::info!(
             files,
             most,
             wanted,
