@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+mod degraded; // decisions without the store, and what they cost later
+
 use super::demand::Demand;
 use super::flight::{Flight, Lane, Surroundings, Word, hedge_after, poll_us};
 use super::kept::{KeptSeen, KeptTerms};
@@ -17,7 +19,6 @@ use super::waiters::Waiters;
 use crate::bucket::PLENTY;
 use crate::call::{Owed, PlanNumbers, Reply, Request, Witness};
 use crate::decision::{Basis, Decision, DegradedReason, Outcome, Wait};
-use crate::degraded::PlanPart;
 use crate::limit::Limit;
 use crate::store::StoreError;
 use crate::time::Timestamp;
@@ -208,6 +209,8 @@ impl Books {
     /// After a reply: an empty bucket is not asked again before a token can be there, nor more
     /// often than the fleet may poll it.
     pub(crate) fn pace(&mut self, seen: &Seen, in_word: u32, around: &Surroundings) {
+        // An older answer may land last.
+        let seen = &self.last().unwrap_or(*seen);
         if !around.leases || in_word > 0 || seen.available() > 0 {
             self.next_call = Timestamp::default();
             return;
@@ -340,9 +343,6 @@ impl Books {
 
     /// A reply: remembers it, and notes what it says about the store.
     pub(crate) fn note(&mut self, seen: &Seen, asked: Option<&Out>, around: &Surroundings) {
-        if let Some(outage) = &mut self.outage {
-            outage.answered(asked.map_or(Owed::default(), |out| out.owed));
-        }
         if asked.is_some_and(|out| out.testified) {
             self.testimony = None;
         }
@@ -369,6 +369,7 @@ impl Books {
             }
             None => self.last = Some(KeptSeen::new(seen, self.terms.as_ref())),
         }
+        self.answered(asked.map_or(Owed::default(), |out| out.owed), seen.received);
     }
 
     /// No reply: what was not done is done again by a later call; what may have been done is not.
@@ -422,19 +423,6 @@ impl Books {
         self.retry.promise(base, cost, limit, part, now)
     }
 
-    fn outage(&mut self) -> &mut Outage {
-        self.outage.get_or_insert_default()
-    }
-
-    /// This gateway's part of the plan.
-    fn part(&mut self, around: &Surroundings, now: Timestamp) -> PlanPart {
-        if around.extras.learned_share {
-            self.share.get_or_insert_default().part(around.gateways, now)
-        } else {
-            PlanPart::of_one_in(around.gateways)
-        }
-    }
-
     pub(crate) fn may_be_forgotten(&self, idle: Duration) -> bool {
         let fill = self.plan().map_or(Duration::ZERO, |plan| {
             let windows = plan.limits.iter().map(|limit| limit.window().unwrap_or(REMEMBERED_MAX));
@@ -446,55 +434,5 @@ impl Books {
             fill.clamp(REMEMBERED_MIN, REMEMBERED_MAX)
         };
         idle >= kept && self.main.is_none() && self.beside.is_none() && !self.waiters.any_waiting()
-    }
-
-    pub(crate) fn decide_degraded(
-        &mut self,
-        terms: &Terms,
-        cost: u64,
-        around: &Surroundings,
-        reason: DegradedReason,
-        now: Timestamp,
-    ) -> Decision {
-        let decision = self.decide_unmetered(terms, cost, around, reason, now);
-        if decision.is_allowed() {
-            self.meter(terms, cost, around, now);
-        }
-        decision
-    }
-
-    /// Admitted, and no call will charge it.
-    pub(crate) fn meter(
-        &mut self,
-        terms: &Terms,
-        cost: u64,
-        around: &Surroundings,
-        now: Timestamp,
-    ) {
-        let part = self.part(around, now);
-        let full_at = self.last().map_or_else(Default::default, |seen| seen.full_at());
-        self.outage().admitted(terms, cost, (part, full_at), now);
-    }
-
-    pub(crate) fn meter_newest(&mut self, cost: u64, around: &Surroundings, now: Timestamp) {
-        if let Some(terms) = self.terms() {
-            self.meter(&terms, cost, around, now);
-        }
-    }
-
-    /// By policy, without charging it later: a call that may have charged it is out, or was lost.
-    pub(crate) fn decide_unmetered(
-        &mut self,
-        terms: &Terms,
-        cost: u64,
-        around: &Surroundings,
-        reason: DegradedReason,
-        now: Timestamp,
-    ) -> Decision {
-        let part = self.part(around, now);
-        let last = self.last();
-        let outcome = self.outage().decide(terms, cost, last.as_ref(), part, now);
-        let standing = last.as_ref().map(Seen::standing);
-        Decision { outcome, basis: Basis::Degraded(reason), standing }
     }
 }

@@ -45,6 +45,12 @@ impl OutageMeter {
         }
     }
 
+    /// The store's buckets are full later than it seemed, or sooner.
+    pub(crate) fn leak_from(&mut self, from: [Timestamp; 2], now: Timestamp) {
+        self.leak(now);
+        self.leak = self.leak.map(|leak| Leak { from, ..leak });
+    }
+
     /// Whole tokens to be charged.
     pub(crate) fn height(&mut self, now: Timestamp) -> Owed {
         self.leak(now);

@@ -26,11 +26,14 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// The store answers again, and has charged `owed`.
-    pub(crate) fn answered(&mut self, owed: Owed) {
+    /// The store answers again, has charged `owed`, and tells until when its buckets fill.
+    pub(crate) fn answered(&mut self, owed: Owed, full_at: [Timestamp; 2], now: Timestamp) {
         self.probe_at = None;
         self.answered_since_local = true;
         self.charged(owed);
+        if let Some(meter) = &mut self.meter {
+            meter.leak_from(full_at, now);
+        }
     }
 
     /// A call that carried `owed` has an unknown outcome: it is not charged twice.

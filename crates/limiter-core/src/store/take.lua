@@ -2,18 +2,18 @@
 -- step and number by number: change both together, the differential test compares them.
 --
 -- KEYS[1]  the bucket pair, one string
--- ARGV[1]  the call, little endian: a byte of flags (1 peek, 2 the witness is forced), two bytes that
---          the reply repeats, then doubles that hold whole numbers: 11 of them; 18 if it is about
---          leases; 26 if it is about losses
+-- ARGV[1]  the call, little endian: a byte of flags (1 peek, 2 the witness is forced), doubles that
+--          hold whole numbers: 11 of them; 18 if it is about leases; 26 if it is about losses; then
+--          two bytes that the reply repeats
 --    11    plan: version; burst capacity, tokens, period in us; the same of the sustained bucket or
 --          three zeros; most tokens lent. Need, smallest need, plan version of the last reset
 --    +7    wanted in the lease while tokens are plenty (0: no lease) and while they are scarce;
 --          unused need; lease: generation (-1: none), counted, held, returned
 --    +8    owed: burst, sustained; witness: plan version (-1: none), at, burst level, sustained
 --          level, granted total, incarnation
--- State    93 bytes, or 122 with a sustained bucket, little endian integers of these widths; its
+-- State    91 bytes, or 120 with a sustained bucket, little endian integers of these widths; its
 --          head is the last reply, so that one packed text is both stored and sent
---    head  the call's tag 2, granted 5, lent 4, kind 1 (16, or 32 with a sustained bucket; + found; + 4 if the lease
+--    head  granted 5, lent 4, kind 1 (16, or 32 with a sustained bucket; + found; + 4 if the lease
 --          was dead), at 7, burst level 6 (signed) and part 7, lent now 6 and before 6, granted
 --          total 7, incarnation 7 [, sustained level 6 and part 7]
 --    tail  expires 7 (the key lives a quarter of a second longer), plan version 7, burst
@@ -49,12 +49,12 @@ end
 -- the call; unpack's last result is a position, where a number is missing
 local arg, key = ARGV[1] or '', KEYS[1]
 local size = #arg
-local form = size == 91 and '<BI2ddddddddddd' or size == 147 and '<BI2dddddddddddddddddd'
-  or size == 211 and '<BI2dddddddddddddddddddddddddd'
+local form = size == 91 and '<Bddddddddddd' or size == 147 and '<Bdddddddddddddddddd'
+  or size == 211 and '<Bdddddddddddddddddddddddddd'
 if not form then
   return redis.error_reply('WEIRARGUMENT not a call')
 end
-local flags, tag, ask_version, ask_capacity_b, ask_tokens_b, ask_period_b,
+local flags, ask_version, ask_capacity_b, ask_tokens_b, ask_period_b,
   ask_capacity_s, ask_tokens_s, ask_period_s, ask_most, need, smallest, reset,
   plenty, scarce, unused, lease_generation, counted, held, returned,
   owed_b, owed_s, seen_version, seen_at, seen_b, seen_s, seen_total, seen_incarnation =
@@ -78,15 +78,15 @@ local found, same_plan = 1, true
 local raw = redis.pcall('GET', key)
 if raw then
   found = 2
-  if #raw == 93 then
+  if #raw == 91 then
     kind, at, level_b, part_b, lent_now, lent_before, total, incarnation,
       expires, version, capacity_b, tokens_b, period_b, most =
-      unpack('<BI7i6I7I6I6I7I7I7I7I5I4I7I5', raw, 12)
+      unpack('<BI7i6I7I6I6I7I7I7I7I5I4I7I5', raw, 10)
     if kind >= 16 and kind < 32 then found = 0 end --@1
-  elseif #raw == 122 then
+  elseif #raw == 120 then
     kind, at, level_b, part_b, lent_now, lent_before, total, incarnation, level_s, part_s,
       expires, version, capacity_b, tokens_b, period_b, most, capacity_s, tokens_s, period_s =
-      unpack('<BI7i6I7I6I6I7I7i6I7I7I7I5I4I7I5I5I4I7', raw, 12)
+      unpack('<BI7i6I7I6I6I7I7i6I7I7I7I5I4I7I5I5I4I7', raw, 10)
     if kind >= 32 and kind < 48 and capacity_s > 0 then found = 0 end --@2
   elseif raw.err and not string.find(raw.err, 'WRONGTYPE', 1, true) then
     return raw
@@ -362,10 +362,10 @@ total = total + taken
 -- reply
 local reply
 if capacity_s > 0 then
-  reply = pack('<I2I5I4BI7i6I7I6I6I7I7i6I7', tag, granted, lent, 32 + found + dead, now, level_b, part_b,
+  reply = pack('<I5I4BI7i6I7I6I6I7I7i6I7', granted, lent, 32 + found + dead, now, level_b, part_b,
     lent_now, lent_before, total, incarnation, level_s, part_s) --@43
 else
-  reply = pack('<I2I5I4BI7i6I7I6I6I7I7', tag, granted, lent, 16 + found + dead, now, level_b, part_b,
+  reply = pack('<I5I4BI7i6I7I6I6I7I7', granted, lent, 16 + found + dead, now, level_b, part_b,
     lent_now, lent_before, total, incarnation) --@44
 end
 
@@ -428,4 +428,5 @@ if not same_plan then
     reply = reply .. pack('<I7I5I4I7I5', version, capacity_b, tokens_b, period_b, most) --@50
   end
 end
+reply = reply .. string.sub(arg, -2)
 return reply --=end

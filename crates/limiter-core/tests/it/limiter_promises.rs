@@ -289,8 +289,8 @@ async fn callers_come_and_go(seed: u64) -> Result<(), TestCaseError> {
 }
 
 /// Threads see one clock in different order; none of them may take that for a wait.
-#[test]
-fn threads_of_one_client_with_a_nearly_full_bucket_are_never_refused() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn threads_of_one_client_with_a_nearly_full_bucket_are_never_refused() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = Arc::new(MemoryStore::new(Arc::clone(&clock)));
     // A machine that stands still for a moment is nobody's refusal.
@@ -298,22 +298,18 @@ fn threads_of_one_client_with_a_nearly_full_bucket_are_never_refused() {
     let settings = LimiterSettings { leases: false, deadline, ..LimiterSettings::default() };
     let limiter = Limiter::new(store, clock, settings);
     let contract = contract(Limits::burst_only(limit(10_000_000, 50_000, 1_000_000)));
-    let refused: Vec<Decision> = std::thread::scope(|scope| {
-        let threads = [(); 4].map(|()| {
-            let (limiter, contract) = (limiter.clone(), contract);
-            scope.spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                runtime.unwrap().block_on(async {
-                    let mut refused = Vec::new();
-                    for _ in 0..50_000 {
-                        let decision = limiter.decide(&contract, Cost::new(1).unwrap()).await;
-                        refused.extend((!decision.is_allowed()).then_some(decision));
-                    }
-                    refused
-                })
-            })
+    let mut callers = JoinSet::new();
+    for _ in 0..4 {
+        let limiter = limiter.clone();
+        callers.spawn(async move {
+            let mut refused = Vec::new();
+            for _ in 0..50_000 {
+                let decision = limiter.decide(&contract, Cost::new(1).unwrap()).await;
+                refused.extend((!decision.is_allowed()).then_some(decision));
+            }
+            refused
         });
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
+    }
+    let refused = callers.join_all().await.concat();
     assert!(refused.is_empty(), "{} refused, such as {:?}", refused.len(), refused.first());
 }

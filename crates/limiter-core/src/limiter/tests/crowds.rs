@@ -127,3 +127,26 @@ async fn after_any_crowd_just_what_was_admitted_is_gone() {
     // All that may go wrong was there.
     assert!(by_lease > 1_000 && late > 1_000 && given_back > 100, "{by_lease} {late} {given_back}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_older_answer_does_not_silence_a_bucket_that_has_tokens() {
+    let world = World::leasing(100, "1/3600s", FailurePolicy::CLOSED);
+    assert!(world.take(1).await.is_allowed());
+    let (plan, key) = (world.contract.plan, world.contract.key);
+    // Another gateway has all of it while the main call is applied, ...
+    world.store.call(&key, &Request::take(plan, 99, 99)).await.unwrap();
+    world.acts(&[Act::AnswerOnPermit]);
+    let first = world.ask(1);
+    settle().await;
+    // ... gives it back, and the hedge finds it.
+    let back = Request { unused_need: 99, ..Request::take(plan, 0, 0) };
+    world.store.call(&key, &back).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(4)).await;
+    assert!(first.await.unwrap().is_allowed());
+    // The main call's answer, older than the hedge's, comes last.
+    world.store.permits.add_permits(1);
+    settle().await;
+    assert_eq!(world.stored_tokens().await, 98);
+    let then = world.take(1).await;
+    assert!(then.is_allowed(), "{:?}", then.outcome);
+}

@@ -87,3 +87,44 @@ async fn an_outage_starts_from_what_the_bucket_held() {
     // A fifth was left: a fifth of half the plan.
     assert_eq!(admitted, 10);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_owed_leaks_only_from_when_the_bucket_of_the_last_answer_is_full() {
+    let world = World::new(100, "10/s", FailurePolicy::COARSE);
+    assert!(world.take(1).await.is_allowed());
+    let fifty = Request::take(world.contract.plan, 50, 50);
+    world.store.call(&world.contract.key, &fifty).await.unwrap();
+    world.acts(&[Act::AnswerAfter(Duration::ZERO, Duration::from_millis(100))]);
+    let first = world.ask(1);
+    settle().await;
+    let asked: Vec<_> = (0..48).map(|_| world.ask(1)).collect();
+    let mut all = 51 + usize::from(first.await.unwrap().is_allowed());
+    for one in asked {
+        all += usize::from(one.await.unwrap().is_allowed());
+    }
+    tokio::time::sleep(Duration::from_millis(4_100)).await;
+    while world.take(1).await.is_allowed() {
+        all += 1;
+    }
+    assert!(all <= 100 + 42 + 1, "{all} in 4.1 s of a plan of 100 and 10/s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_keeps_a_plan_it_got_in_the_outage_owes_nothing() {
+    let mut world = World::new(50, "1/d", FailurePolicy::COARSE);
+    for _ in 0..40 {
+        assert!(world.take(1).await.is_allowed());
+    }
+    *world.store.otherwise.lock() = Act::Trip;
+    let limit = Limit::new(Capacity::new(50).unwrap(), "10/s".parse().unwrap()).unwrap();
+    world.contract.plan =
+        PlanNumbers { version: PlanVersion(3), limits: Limits::burst_only(limit) };
+    for phase in [Act::Trip, Act::Answer] {
+        *world.store.otherwise.lock() = phase;
+        for n in 0..300 {
+            let decision = world.take(1).await;
+            assert!(decision.is_allowed(), "{phase:?} {n}: {:?}", decision.outcome);
+            advance(Duration::from_millis(101)).await;
+        }
+    }
+}

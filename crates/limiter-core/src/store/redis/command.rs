@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 use crate::units::{Capacity, EXACT_BOUND, RefillRate};
 
 /// Bytes of a plain take or peek.
-const PLAIN_BYTES: usize = 1 + width::TAG + 11 * 8;
+const PLAIN_BYTES: usize = 1 + 11 * 8 + size_of::<u16>();
 /// Bytes of a call that is about a lease or returns tokens.
 const LEASE_BYTES: usize = PLAIN_BYTES + 7 * 8;
 /// Bytes of a call that is about losses.
@@ -32,8 +32,6 @@ const KIND_LEASE_DEAD: u8 = 4;
 
 /// Widths of stored integers, in bytes.
 pub(crate) mod width {
-    /// What tells a call from the others on its connection.
-    pub(crate) const TAG: usize = 2;
     /// Granted tokens, capacities, tokens that may be lent.
     pub(crate) const TOKENS: usize = 5;
     /// A lease: tokens fit in 32 bits. Also the tokens of a refill rate.
@@ -58,7 +56,6 @@ pub(crate) fn argument(request: &Request, tag: u16) -> Vec<u8> {
     let about_leases = lease.is_some() || request.demand_per_s > 0 || request.unused_need > 0;
     let mut text = Vec::with_capacity(FULL_BYTES);
     text.push(flags(request));
-    text.extend_from_slice(&tag.to_le_bytes());
     put(&mut text, &plain_numbers(request));
     if about_leases || about_losses {
         put(&mut text, &lease_numbers(request));
@@ -66,6 +63,7 @@ pub(crate) fn argument(request: &Request, tag: u16) -> Vec<u8> {
     if about_losses {
         put(&mut text, &loss_numbers(owed, witness));
     }
+    text.extend_from_slice(&tag.to_le_bytes());
     debug_assert!([PLAIN_BYTES, LEASE_BYTES, FULL_BYTES].contains(&text.len()));
     text
 }
@@ -133,10 +131,11 @@ pub(crate) fn limit_numbers(limit: Limit) -> [i64; 3] {
 /// Reads the reply to `asked`, which must bear its `tag`: a server or a proxy that has mixed replies
 /// up would have one bucket decide for another. What follows from its time and the request is not sent.
 pub(crate) fn reply(text: &[u8], asked: &Request, tag: u16) -> Result<Reply, BadReply> {
-    let mut fields = Fields { text };
-    if fields.whole(width::TAG)? != u64::from(tag) {
+    let (text, of) = text.split_last_chunk().ok_or(BadReply { what: "too short" })?;
+    if u16::from_le_bytes(*of) != tag {
         return Err(BadReply { what: "it answers another call" });
     }
+    let mut fields = Fields { text };
     let granted = fields.whole(width::TOKENS)?;
     let lent = fields.whole(width::LENT)?;
     let wanted = bucket::wanted(asked).into_iter().max().unwrap_or(0);
@@ -255,12 +254,13 @@ mod tests {
 
     const TAG: u16 = 0x0102;
 
-    /// The tag, 3 granted, 2 lent, 7 microseconds, level −1 and part 5, 2 and 1 lent, total 9, incarnation 8.
+    /// 3 granted, 2 lent, 7 microseconds, level −1 and part 5, 2 and 1 lent, total 9, incarnation 8; the tag.
     fn head(kind: u8) -> Vec<u8> {
-        let mut text = vec![2, 1, 3, 0, 0, 0, 0, 2, 0, 0, 0, kind, 7, 0, 0, 0, 0, 0, 0];
+        let mut text = vec![3, 0, 0, 0, 0, 2, 0, 0, 0, kind, 7, 0, 0, 0, 0, 0, 0];
         text.extend([0xff; 6]);
         text.extend([5, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
         text.extend([9, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0]);
+        text.extend(TAG.to_le_bytes());
         text
     }
 
@@ -280,7 +280,8 @@ mod tests {
         for length in 0..good.len() {
             assert!(reply(&good[..length], &asked(false), TAG).is_err(), "{length} bytes");
         }
-        let longer = [good.as_slice(), &[0]].concat();
+        let (whole, tag) = good.split_at(good.len() - 2);
+        let longer = [whole, &[0], tag].concat();
         assert!(reply(&longer, &asked(false), TAG).is_err());
         assert!(reply(&good, &asked(true), TAG).is_err(), "one bucket where two are asked for");
         for kind in [0, 16 + 3, 15, 48, 64, 128 + 16] {
@@ -292,7 +293,7 @@ mod tests {
         let lone = Request { demand_per_s: 0, ..asked(false) };
         assert!(reply(&good, &lone, TAG).is_err(), "a lease that nobody wanted");
         let mut far = head(16);
-        far[12..19].fill(0xff);
+        far[10..17].fill(0xff);
         assert!(reply(&far, &asked(false), TAG).is_err(), "a time beyond what is exact");
     }
 

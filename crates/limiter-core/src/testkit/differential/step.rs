@@ -146,7 +146,7 @@ impl Answer {
             return Some(format!("lifetime: script {:?}, model {keep}", self.keep));
         }
         let expected = match written {
-            Some((_, expires_us)) => Some(bytes_after(model, expires_us, step.tag())),
+            Some((_, expires_us)) => Some(bytes_after(model, expires_us)),
             None => step.bytes(),
         };
         if self.stored != expected {

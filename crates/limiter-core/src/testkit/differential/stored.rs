@@ -78,7 +78,7 @@ fn covers(expires_us: u64, applied: &Applied) -> bool {
 }
 
 /// The bytes after a call that wrote.
-pub(super) fn bytes_after(applied: &Applied, expires_us: u64, tag: u16) -> Vec<u8> {
+pub(super) fn bytes_after(applied: &Applied, expires_us: u64) -> Vec<u8> {
     let reply = &applied.reply;
     let found = match reply.found {
         Found::Known => 0,
@@ -86,25 +86,22 @@ pub(super) fn bytes_after(applied: &Applied, expires_us: u64, tag: u16) -> Vec<u
         Found::Unreadable => 2,
     };
     let kind = found + if reply.lease_dead { 4 } else { 0 };
-    bytes(&applied.state, expires_us, (tag, reply.granted, reply.lent, kind))
+    bytes(&applied.state, expires_us, (reply.granted, reply.lent, kind))
 }
 
 impl Kept {
     /// The bytes of some call that left this state.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        bytes(&self.state, self.expires_us, (0, 1, 0, 0))
+        bytes(&self.state, self.expires_us, (1, 0, 0))
     }
 }
 
-type HeadOfCall = (u16, u64, u64, u64);
-
-fn bytes(state: &State, expires_us: u64, (tag, granted, lent, kind): HeadOfCall) -> Vec<u8> {
+fn bytes(state: &State, expires_us: u64, (granted, lent, kind): (u64, u64, u64)) -> Vec<u8> {
     let both = state.plan.limits.sustained.is_some();
     let mut bytes = Vec::new();
     let mut put = |number: u64, width: usize| {
         bytes.extend(number.to_le_bytes().into_iter().take(width));
     };
-    put(tag.into(), width::TAG);
     put(granted, width::TOKENS);
     put(lent, width::LENT);
     put(kind + if both { 32 } else { 16 }, 1);
@@ -156,6 +153,6 @@ pub(super) const IMPOSSIBLE: [(usize, usize, u8); 10] = [
     (TAIL + 23, width::EXACT, 0),
 ];
 /// Where the kind is, the time, and the tail of a burst bucket alone.
-pub(super) const KIND: usize = width::TAG + width::TOKENS + width::LENT;
+pub(super) const KIND: usize = width::TOKENS + width::LENT;
 const AT: usize = KIND + 1;
 const TAIL: usize = AT + 46;
