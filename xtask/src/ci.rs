@@ -141,6 +141,14 @@ const LAB: &[Experiment] = &[
         planted: &[counts("fails-open", "errors_of_ours"), counts("alone-in-fleet", "over_tokens")],
     },
     Experiment {
+        words: &["overload", "--quick"],
+        must_pass: MustPass::OnAQuietMachine,
+        planted: &[
+            times("refuses-too-much", "goodput_share_at_10x"),
+            times("dear-refusals", "refusal_over_forward"),
+        ],
+    },
+    Experiment {
         words: &["incident", "--quick"],
         must_pass: MustPass::Here,
         planted: &[

@@ -4,7 +4,8 @@
 //! A worker is one thread, so whatever is ready waits for everything that was ready before. A task
 //! measures that wait: it goes to the end of the worker's queue and sees how long its turn takes to
 //! come. One long wait says nothing (the machine may have paused the process); a wait that has not
-//! been short even once for a while says that more comes than can be done. Only then there is a
+//! been short even once for a while says that more comes than can be done, and sooner if the worker
+//! was at work in it. Only then there is a
 //! bound on the requests under way, and it moves until the wait is short again: what comes on top
 //! is told to come back, before anybody asks whose it is.
 
@@ -12,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use wire::error::ErrorCode;
@@ -97,12 +99,13 @@ impl Gate {
             if delay < LOOK_EVERY {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
-            let begun = Instant::now();
+            let (begun, before) = (Instant::now(), on_processor());
             tokio::task::yield_now().await;
             let now = Instant::now();
             delay = now.duration_since(begun);
+            let worked = on_processor().saturating_sub(before);
             let (under_way, shed) = (self.under_way.load(Relaxed), self.shed.load(Relaxed));
-            let room = judge.look(&Seen { now, delay, under_way, shed });
+            let room = judge.look(&Seen { now, delay, worked, under_way, shed });
             self.room.store(room.unwrap_or(usize::MAX), Relaxed);
             self.metrics.shedding.set(i64::from(room.is_some()));
             self.metrics.delay.set(delay.as_secs_f64());
@@ -127,6 +130,12 @@ impl Drop for Place<'_> {
             gate.under_way.fetch_sub(1, Relaxed);
         }
     }
+}
+
+/// Processor time of this thread so far.
+fn on_processor() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 fn come_back() -> Problem {

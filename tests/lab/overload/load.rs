@@ -162,7 +162,7 @@ pub async fn open(
     length: Duration,
     connections: usize,
     seed: u64,
-) -> anyhow::Result<(Vec<Asked>, usize)> {
+) -> anyhow::Result<(Vec<Asked>, Arc<Vec<Duration>>)> {
     let moments = Arc::new(moments(per_s, length, seed));
     let next = Arc::new(AtomicUsize::new(0));
     let mut lines = Vec::new();
@@ -191,7 +191,7 @@ pub async fn open(
             all
         });
     }
-    Ok((gather(tasks).await?, moments.len()))
+    Ok((gather(tasks).await?, moments))
 }
 
 async fn gather(mut tasks: JoinSet<Vec<Asked>>) -> anyhow::Result<Vec<Asked>> {
@@ -214,10 +214,11 @@ fn moments(per_s: f64, length: Duration, seed: u64) -> Vec<Duration> {
     }
 }
 
-/// Share of the intended requests that were sent in time.
-pub fn offered(all: &[Asked], intended: usize) -> f64 {
-    let in_time = all.iter().filter(|asked| asked.late <= LATE_MAX).count();
-    float(in_time) / float(intended.max(1))
+/// Share of the intended requests, from `onset` on, that were sent in time.
+pub fn offered(all: &[Asked], moments: &[Duration], onset: Duration) -> f64 {
+    let intended = moments.iter().filter(|moment| onset <= **moment).count();
+    let in_time = |asked: &&Asked| onset <= asked.at && asked.late <= LATE_MAX;
+    float(all.iter().filter(in_time).count()) / float(intended.max(1))
 }
 
 #[cfg(test)]

@@ -16,8 +16,12 @@ use tokio::time::Instant;
 
 use crate::config::OverloadRules;
 
-/// Fewest late looks in a row: a pause of the whole process is one look, however long.
+/// Fewest late looks in a row: a pause of the whole process is one look, however long, and what it
+/// left behind another one or two.
 const LATE_LOOKS_MIN: u32 = 4;
+/// Fewest in which the worker was at work most of the time: no pause looks like that. At many times
+/// the capacity each turn is many times as long as the last, so that a third would be too late.
+const BUSY_LOOKS_MIN: u32 = 2;
 /// A request passes its worker about so often, and those that came together go on together: its
 /// waits differ, and the longest of so many looks counts.
 const PASSES: usize = 4;
@@ -37,6 +41,8 @@ pub(super) struct Seen {
     pub now: Instant,
     /// How long a turn took to come.
     pub delay: Duration,
+    /// For how much of it the worker was on a processor.
+    pub worked: Duration,
     /// Requests under way.
     pub under_way: usize,
     /// Requests refused so far.
@@ -49,6 +55,8 @@ pub(super) struct Judge {
     rules: OverloadRules,
     late_since: Option<Instant>,
     late_looks: u32,
+    /// Those of them in which the worker was at work.
+    busy_looks: u32,
     /// The last waits, in no order.
     waits: [Duration; PASSES],
     looks: usize,
@@ -70,17 +78,27 @@ impl Judge {
     /// Who has seen nothing yet.
     pub(super) fn new(rules: OverloadRules) -> Judge {
         let waits = [Duration::ZERO; PASSES];
-        Judge { rules, late_since: None, late_looks: 0, waits, looks: 0, shedding: None }
+        Judge {
+            rules,
+            late_since: None,
+            late_looks: 0,
+            busy_looks: 0,
+            waits,
+            looks: 0,
+            shedding: None,
+        }
     }
 
     /// Most requests under way from now on; `None` if there is no overload.
     pub(super) fn look(&mut self, seen: &Seen) -> Option<usize> {
         let late = self.rules.target < seen.delay;
         if late {
+            let busy = seen.delay < seen.worked.saturating_mul(2);
             self.late_looks = self.late_looks.saturating_add(1);
+            self.busy_looks = self.busy_looks.saturating_add(u32::from(busy));
             self.late_since.get_or_insert(seen.now);
         } else {
-            (self.late_looks, self.late_since) = (0, None);
+            (self.late_looks, self.busy_looks, self.late_since) = (0, 0, None);
         }
         if let Some(wait) = self.waits.get_mut(self.looks % PASSES) {
             *wait = seen.delay;
@@ -97,7 +115,8 @@ impl Judge {
     fn begun(&self, seen: &Seen) -> Option<Shedding> {
         let late_for = seen.now.duration_since(self.late_since?);
         let few = seen.under_way <= ROOM_MIN;
-        if few || self.late_looks < LATE_LOOKS_MIN || late_for < self.rules.interval {
+        let seldom = self.late_looks < LATE_LOOKS_MIN && self.busy_looks < BUSY_LOOKS_MIN;
+        if few || seldom || late_for < self.rules.interval {
             return None;
         }
         let room = part(seen.under_way, self.rules.target, seen.delay).max(ROOM_MIN);
@@ -162,19 +181,22 @@ mod tests {
         judge: Judge,
         now: Instant,
         shed: u64,
+        /// In each wait; all of it if not told.
+        worked: Option<Duration>,
     }
 
     impl Looks {
         #[expect(clippy::disallowed_methods, reason = "any beginning will do")]
         fn new() -> Looks {
-            Looks { judge: Judge::new(RULES), now: std::time::Instant::now().into(), shed: 0 }
+            let now = std::time::Instant::now().into();
+            Looks { judge: Judge::new(RULES), now, shed: 0, worked: None }
         }
 
         fn look(&mut self, delay: Duration, under_way: usize, refused: u64) -> Option<usize> {
             self.now += delay + 5 * MS;
             self.shed += refused;
-            let seen = Seen { now: self.now, delay, under_way, shed: self.shed };
-            self.judge.look(&seen)
+            let (now, shed, worked) = (self.now, self.shed, self.worked.unwrap_or(delay));
+            self.judge.look(&Seen { now, delay, worked, under_way, shed })
         }
 
         fn overloaded(delay: Duration, under_way: usize) -> (Looks, usize) {
@@ -188,10 +210,24 @@ mod tests {
     fn a_pause_of_the_machine_is_no_overload() {
         let mut looks = Looks::new();
         for _hour in 0..100 {
+            looks.worked = Some(MS);
             assert_eq!(looks.look(3_000 * MS, 500, 0), None, "one late look");
-            assert_eq!(looks.look(40 * MS, 500, 0), None, "and what it left behind");
+            assert_eq!(looks.look(40 * MS, 500, 0), None, "another one");
+            looks.worked = None;
+            assert_eq!(looks.look(400 * MS, 500, 0), None, "and what they left behind");
             assert_eq!(looks.look(MS, 50, 0), None);
         }
+    }
+
+    #[test]
+    fn a_second_long_turn_full_of_work_is_overload_and_a_machine_that_gives_no_time_is_at_last() {
+        let begun = |worked| {
+            let mut looks = Looks::new();
+            looks.worked = worked;
+            (1..100).find(|_| looks.look(150 * MS, 400, 0).is_some())
+        };
+        assert_eq!(begun(None), Some(2));
+        assert_eq!(begun(Some(10 * MS)), Some(4));
     }
 
     #[test]

@@ -102,7 +102,8 @@ fn run(costs: Costs, per_s: f64, seconds: u64, rules: Option<OverloadRules>) -> 
         }
         if looks {
             let delay = Duration::from_micros(now - begun);
-            let seen = Seen { now: start + Duration::from_micros(now), delay, under_way, shed };
+            let moment = start + Duration::from_micros(now);
+            let seen = Seen { now: moment, delay, worked: delay, under_way, shed };
             if let Some(judge) = &mut judge {
                 room = judge.look(&seen).unwrap_or(usize::MAX);
             }
