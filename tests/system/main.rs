@@ -7,6 +7,7 @@ mod plan_change; // from the operator's command to every gateway
 mod store_loss; // Redis frozen and back, plans-api gone
 mod rollout; // shadow, gate, enforce, back
 mod first_hour; // what a newcomer types
+mod apart; // three programs, started by hand
 mod long_bodies; // they pass, and nothing stays
 mod balancers; // their files are good as they are shipped
 mod cases; // rows of CASES.md that need more than one process

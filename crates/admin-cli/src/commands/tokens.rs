@@ -1,6 +1,7 @@
 //! Operator tokens: who may talk to plans-api, and how far.
 
 use serde_json::Value;
+use wire::client::plans::Role;
 
 use super::keys::{in_ms, secret, time};
 use super::plans::done;
@@ -23,7 +24,11 @@ pub(crate) async fn run(command: TokenCommand, session: &Session<'_>) -> Result<
             session.confirm_in_production(&change, &danger)?;
             let ends = expires_in.map(in_ms);
             let json = session.ask(session.api.create_token(&name, role, ends, reason)).await?;
-            let report = secret(json, "token", "/object/id")?;
+            let hash = text(&json, "/hash");
+            let mut report = secret(json, "token", "/object/id")?;
+            if role == Role::Gateway {
+                report = report.note(format!("for shadow-compare's --gateway-tokens-file: {hash}"));
+            }
             Ok(session.finish(report, &change).await)
         }
         TokenCommand::Revoke(Named { id, change }) => {
