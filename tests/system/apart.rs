@@ -13,7 +13,7 @@ const SCRIPT_S: &str = "120";
 const PROGRAMS: [&str; 4] = ["weir", "weir-gateway", "weir-plans-api", "weir-shadow-compare"];
 
 /// The lines of the page, with addresses that are free here.
-fn script(redis: &str, service: &str) -> anyhow::Result<String> {
+fn script(bin: &Path, redis: &str, service: &str) -> anyhow::Result<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/apart.md");
     let page = std::fs::read_to_string(page)?;
     let lines = page.split_once("```sh\n").and_then(|(_, rest)| rest.split_once("```\n"));
@@ -28,7 +28,7 @@ fn script(redis: &str, service: &str) -> anyhow::Result<String> {
         anyhow::ensure!(lines.contains(shown), "the page does not say {shown}");
         lines = lines.replace(shown, &here);
     }
-    Ok(format!("set -e\ntrap 'exit 1' TERM\n{lines}"))
+    Ok(format!("set -e\ntrap 'exit 1' TERM\nPATH='{}':\"$PATH\"\n{lines}", bin.display()))
 }
 
 /// Programs of these names that are this build's.
@@ -56,12 +56,11 @@ async fn the_lines_of_the_page_start_three_programs_and_a_client_of_theirs_is_se
     programs(&bin)?;
     std::fs::create_dir(&work)?;
     let file = folder.path().join("script");
-    std::fs::write(&file, script(&redis.url(), &service.to_string())?)?;
+    std::fs::write(&file, script(&bin, &redis.url(), &service.to_string())?)?;
 
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH")?);
     let mut shell = std::process::Command::new("timeout");
     shell.args(["-k", "5", SCRIPT_S, "sh"]).arg(&file).current_dir(&work);
-    shell.env("PATH", path).env("HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
+    shell.env("HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
     for name in ["WEIR_ADDR", "WEIR_TOKEN", "WEIR_CONTEXT"] {
         shell.env_remove(name);
     }
