@@ -8,6 +8,7 @@
 mod contracts; // plans, clients, keys, limits, tokens, files
 mod rollouts; // phases, gate, shadow, gateways, audit
 mod local; // contexts, dev, demo
+mod keeping; // backups
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,11 +25,12 @@ pub(crate) use self::contracts::{
     Apply, ClientCommand, ClientSet, KeyCommand, LimitCommand, Named, PlanCommand, PlanSet,
     TokenCommand, Validate,
 };
+pub(crate) use self::keeping::BackupCommand;
 pub(crate) use self::local::ContextCommand;
 #[cfg(feature = "dev")]
 pub(crate) use self::local::{Demo, Dev, DevProcess};
 pub(crate) use self::rollouts::{
-    AuditCommand, GateCommand, GatewayCommand, RolloutCommand, ShadowCommand,
+    AuditCommand, AuditList, GateCommand, GatewayCommand, RolloutCommand, ShadowCommand,
 };
 
 /// Operate Weir: plans, clients, keys, rollouts, and a whole system in one process.
@@ -188,6 +190,9 @@ pub(crate) enum Command {
     /// Who changed what, and why
     #[command(subcommand, after_help = "Example:\n  weir audit list")]
     Audit(AuditCommand),
+    /// Everything that plans-api knows, as a file
+    #[command(subcommand, after_help = "Example:\n  weir backup create weir-2026-12-01.ndjson")]
+    Backup(BackupCommand),
     /// Where plans-api is and how to show oneself there
     #[command(subcommand, after_help = "Example:\n  weir context list")]
     Context(ContextCommand),

@@ -9,7 +9,8 @@ mod rollout; // rollout …, gate status
 mod shadow; // shadow top|explain
 mod gateways; // gateway list
 mod tokens; // token …
-mod audit; // audit list
+mod audit; // audit list|verify|tip
+mod backup; // backup create|restore
 mod context; // context …
 mod doctor; // is everybody well?
 #[cfg(feature = "dev")]
@@ -20,7 +21,7 @@ mod demo; // the incident and its cure
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::{self, AuditCommand, Cli, Command, GatewayCommand, Globals, PlanCommand};
+use crate::args::{self, Cli, Command, GatewayCommand, Globals, PlanCommand};
 use crate::failure::{Exit, Failure};
 use crate::output::{Output, Report, Shown};
 use crate::session::Session;
@@ -66,7 +67,8 @@ async fn dispatch(command: Command, globals: &Globals, output: &Output) -> Resul
         Command::Shadow(command) => shadow::run(command, &open()?).await,
         Command::Gateway(GatewayCommand::List) => gateways::list(&open()?).await,
         Command::Token(command) => tokens::run(command, &open()?).await,
-        Command::Audit(AuditCommand::List) => audit::list(&open()?).await,
+        Command::Audit(command) => audit::run(command, &open()?).await,
+        Command::Backup(command) => backup::run(command, &open()?).await,
         #[cfg(feature = "dev")]
         Command::Dev(_) => Err(Failure::usage("weir dev is a process of its own")),
         #[cfg(feature = "dev")]

@@ -47,6 +47,14 @@ impl<'a> Session<'a> {
             .map_err(|error| Failure::new(Exit::Failed, "malformed", error.to_string()))
     }
 
+    /// Waits for an answer and keeps its type.
+    pub(crate) async fn answer<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, Failure> {
+        answer.await.map_err(|error| self.failure(error))
+    }
+
     /// Waits for an object that may not be there.
     pub(crate) async fn find<T: Serialize>(
         &self,

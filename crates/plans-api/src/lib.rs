@@ -83,6 +83,7 @@ async fn serve_and_tell(settings: Settings, context: Context, tell: Tell) -> Res
         pepper,
         metrics,
         clock,
+        state_dir: settings.state_dir,
     });
     let seen = store.clone();
     let ready = move || match (seen.reachable(), seen.unwritable()) {

@@ -15,6 +15,9 @@ mod rollouts; // phases
 mod feed; // changes, snapshot, gateways seen
 mod tokens; // operator tokens
 mod audit; // reading the audit
+mod chain; // the audit's hashes
+mod backup; // the whole catalog as lines
+pub mod tables; // which tables and columns these have
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +29,7 @@ use wire::error::FieldError;
 
 pub use crate::model::audit::Stamp;
 pub(crate) use apply::Desired;
+pub(crate) use backup::Backup;
 pub(crate) use clients::ClientMove;
 pub(crate) use feed::{After, LIVE_MS};
 pub(crate) use rollouts::{Basis, Step as RolloutStep};
@@ -36,7 +40,7 @@ pub(crate) const CHANNEL: &str = "weir_head";
 /// The head was read this recently: the database can be reached.
 const REACHABLE_MS: u64 = 5_000;
 
-const STEPS: [Step; 2] = [
+const STEPS: [Step; 3] = [
     Step {
         number: 1,
         name: "catalog",
@@ -48,6 +52,12 @@ const STEPS: [Step; 2] = [
         name: "rollout",
         postgres: include_str!("../../../migrations/postgres/0002_rollout.sql"),
         sqlite: include_str!("../../../migrations/sqlite/0002_rollout.sql"),
+    },
+    Step {
+        number: 5,
+        name: "audit chain",
+        postgres: include_str!("../../../migrations/postgres/0005_audit_chain.sql"),
+        sqlite: include_str!("../../../migrations/sqlite/0005_audit_chain.sql"),
     },
 ];
 
@@ -103,6 +113,9 @@ pub enum StoreError {
         /// The state folder's.
         ours: String,
     },
+    /// A backup that this process cannot restore.
+    #[error("the backup cannot be used: {0}")]
+    Unusable(String),
     /// The database.
     #[error(transparent)]
     Sql(#[from] SqlError),
@@ -142,7 +155,6 @@ impl Expect {
 pub struct PlanStore {
     database: Database,
     clock: Arc<dyn Clock>,
-    history: Arc<str>,
     pepper_id: Arc<str>,
     head: watch::Sender<u64>,
     read_at: Arc<AtomicU64>,
@@ -164,36 +176,27 @@ impl PlanStore {
             [uuid::Uuid::now_v7().to_string().into(), pepper_id.into()],
         )
         .await?;
-        let head = tx.row("select history, pepper_id, revision from head", []).await?;
+        let head = tx.row("select pepper_id, revision from head", []).await?;
         tx.commit().await?;
-        let head = head.ok_or_else(|| StoreError::Damaged {
-            kind: "head",
-            id: String::new(),
-            reason: "the row is missing".to_owned(),
-        })?;
+        let head = head.ok_or_else(no_head)?;
         let kept = head.text("pepper_id")?;
         if kept != pepper_id {
             return Err(StoreError::OtherPepper { database: kept, ours: pepper_id.to_owned() });
         }
         let store = PlanStore {
             database,
-            history: head.text("history")?.into(),
             pepper_id: pepper_id.into(),
             head: watch::Sender::new(head.count("revision")?),
             read_at: Arc::new(AtomicU64::new(clock.now().us() / 1_000)),
             clock,
         };
+        store.link_all().await?;
         Ok(store)
     }
 
     /// The database, for what is no use case: tests.
     pub fn database(&self) -> &Database {
         &self.database
-    }
-
-    /// The history of its revisions.
-    pub fn history(&self) -> &str {
-        &self.history
     }
 
     /// Milliseconds since 1970.
@@ -254,6 +257,10 @@ impl PlanStore {
     pub async fn close(&self) {
         self.database.close().await;
     }
+}
+
+fn no_head() -> StoreError {
+    StoreError::Damaged { kind: "head", id: String::new(), reason: "the row is missing".to_owned() }
 }
 
 /// At most `limit` of `rows`, and where the next page begins.

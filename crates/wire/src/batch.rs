@@ -127,6 +127,7 @@ impl TallyCell {
 
 /// Allowed or denied, on either side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// Let through.
@@ -137,6 +138,7 @@ pub enum Side {
 
 /// One decided request. No secret, path, query, body or address, ever.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DecisionRecord {
     /// Store time, microseconds since 1970.
     pub at_us: u64,
@@ -176,6 +178,7 @@ pub struct DecisionRecord {
 
 /// What the edge decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EdgeHalf {
     /// Allow or deny.
     pub outcome: Side,
@@ -200,6 +203,7 @@ pub struct EdgeHalf {
 
 /// What the service decided, as seen at the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "pair", rename_all = "snake_case")]
 pub enum ServiceHalf {
     /// Both decisions are known.
@@ -234,6 +238,7 @@ pub enum ServiceHalf {
 
 /// How the service's decision was known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum PairSource {
     /// Its decision header.
@@ -246,6 +251,7 @@ pub enum PairSource {
 
 /// One line of `GET /v1/clients/top`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopClient {
     /// The client.
     pub client: String,
@@ -266,6 +272,7 @@ pub struct TopClient {
 
 /// `GET /v1/requests/{request_id}`: one decision explained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explanation {
     /// The gateway that decided.
     pub gateway: String,

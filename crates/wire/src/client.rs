@@ -6,6 +6,7 @@
 
 pub mod plans; // plans-api
 pub mod shadow; // shadow-compare
+mod streams; // files that come and go
 
 use std::fmt;
 use std::time::Duration;
@@ -14,6 +15,7 @@ pub use reqwest::Method;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, IF_MATCH};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+pub use streams::TRANSFER_MAX;
 
 use crate::error::ErrorBody;
 

@@ -12,6 +12,7 @@ macro_rules! codes {
     ($($variant:ident $name:literal $status:literal $title:literal;)*) => {
         /// Every code that any part of Weir answers with. Programs may match on it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum ErrorCode {
             $(#[doc = $title] #[serde(rename = $name)] $variant,)*
         }
@@ -108,6 +109,7 @@ impl ErrorCode {
 
 /// One mistake in a body or file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FieldError {
     /// Where, as a path: `plan.pro.burst.capacity`.
     pub field: String,
@@ -125,6 +127,7 @@ impl std::fmt::Display for FieldError {
 
 /// The body of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorBody {
     /// URI of the kind of problem.
     #[serde(rename = "type")]

@@ -14,6 +14,7 @@ pub const LINE_ONE_IN: u64 = 1_000;
 
 /// `GET /v1/gate`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GateReport {
     /// Pairs of clients in shadow since they entered it.
     pub pairs: u64,
@@ -35,6 +36,7 @@ pub struct GateReport {
 
 /// What the number allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum GateVerdict {
     /// Below the line, with enough pairs.

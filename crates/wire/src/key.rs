@@ -74,6 +74,7 @@ impl fmt::Debug for Pepper {
 
 /// What a key is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeyEnv {
     /// Real traffic.

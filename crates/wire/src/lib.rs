@@ -20,6 +20,10 @@ pub mod key; // API keys, operator tokens, their hashes
 pub mod rollout; // phases and rules
 pub mod policy; // feed, snapshot, look-up
 pub mod batch; // tallies and decision records
+pub mod audit; // the audit's chain
+pub mod backup; // a backup as a file
 pub mod gate; // the raw number and what it allows
 pub mod decision_header; // the service's own decision
 pub mod client; // typed clients
+#[cfg(feature = "schema")]
+mod schema; // hashes in the description of the API

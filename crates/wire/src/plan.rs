@@ -29,6 +29,7 @@ pub enum PlanLimits {
 
 /// What shares one bucket pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// All keys of a client.
@@ -40,6 +41,7 @@ pub enum Scope {
 
 /// A route's cost under a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CostRule {
     /// Name of the route.
     pub route: String,
@@ -324,6 +326,7 @@ pub fn parse_labels(fields: &mut Fields<'_>, problems: &mut Problems) -> BTreeMa
 
 /// A limit as exact integers: `tokens` every `per_us` microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitValue {
     /// Capacity in tokens.
     pub capacity: u64,
@@ -353,6 +356,7 @@ impl TryFrom<LimitValue> for Limit {
 
 /// A plan as gateways are told it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlanValue {
     /// Its name.
     pub name: String,

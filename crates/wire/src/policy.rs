@@ -46,6 +46,7 @@ pub struct FeedRequest {
 
 /// An object that a gateway would not take; its last valid version stays in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rejected {
     /// Kind of the object.
     pub kind: String,
@@ -59,6 +60,7 @@ pub struct Rejected {
 
 /// Its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FeedAnswer {
     /// The history of all revisions in it.
     pub history: String,
@@ -72,6 +74,7 @@ pub struct FeedAnswer {
 
 /// One change of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// Its revision.
     pub revision: u64,
@@ -81,6 +84,7 @@ pub struct Change {
 
 /// An object of the policy, or a key or client, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Object {
     /// A plan.
@@ -127,6 +131,7 @@ impl Object {
 
 /// Whether a client may call at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ClientState {
     /// It may.
@@ -138,6 +143,7 @@ pub enum ClientState {
 
 /// A client as gateways are told it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientValue {
     /// Its id.
     pub id: String,
@@ -154,6 +160,7 @@ pub struct ClientValue {
 
 /// Whether a key opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeyState {
     /// It does.
@@ -167,6 +174,7 @@ pub enum KeyState {
 
 /// An API key as gateways are told it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyValue {
     /// Its public id.
     pub id: String,
@@ -187,6 +195,7 @@ pub struct KeyValue {
 
 /// One secret of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SecretValue {
     /// Stored form.
     pub hash: KeyHash,
@@ -197,6 +206,7 @@ pub struct SecretValue {
 
 /// `GET /v1/snapshot`: the whole policy at one revision. Keys and clients are not in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Snapshot {
     /// The history of the revision.
     pub history: String,
@@ -221,6 +231,7 @@ pub struct LookupRequest {
 
 /// Its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LookupAnswer {
     /// What it is as of.
     pub revision: u64,
@@ -232,6 +243,7 @@ pub struct LookupAnswer {
 
 /// A known key with its client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FoundKey {
     /// The hash that was asked for.
     pub hash: KeyHash,
@@ -243,6 +255,7 @@ pub struct FoundKey {
 
 /// `GET /v1/safety-limits`: what services keep.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SafetyLimits {
     /// What it is as of.
     pub revision: u64,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the gateway does with a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Not evaluated at all.
@@ -39,6 +40,7 @@ impl Phase {
 
 /// Whom a rule names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub enum RuleSubject {
     /// One client.
@@ -52,6 +54,7 @@ pub enum RuleSubject {
 
 /// Gives a phase to its subject.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RolloutRule {
     /// Whom it names.
     pub subject: RuleSubject,
@@ -63,6 +66,7 @@ pub struct RolloutRule {
 
 /// The active rollout as gateways are told it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RolloutValue {
     /// Its name.
     pub name: String,

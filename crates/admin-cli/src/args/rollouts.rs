@@ -1,6 +1,9 @@
 //! Moves of a rollout, and what they rest on: gate, shadow, gateways, audit.
 
-use clap::Subcommand;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use wire::audit::AuditPlace;
 use wire::client::plans::TopBy;
 use wire::rollout::Phase;
 
@@ -95,7 +98,40 @@ pub(crate) enum GatewayCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// All changes, oldest first
-    #[command(after_help = "Example:\n  weir audit list -o json")]
-    List,
+    /// Changes, oldest first
+    #[command(after_help = "Examples:\n  weir audit list -o json\n  \
+        weir audit list --actor ana --kind plan --id pro --since 24h")]
+    List(AuditList),
+    /// Walk the audit's chain and name the first row that was altered, dropped, moved or cut
+    #[command(after_help = "Examples:\n  weir audit verify\n  \
+        weir audit verify --kept 0:0000000000000000000000000000000000000000000000000000000000000000")]
+    Verify {
+        /// A tip kept elsewhere (`weir audit tip`): the chain has to pass it
+        #[arg(long, value_name = "SEQ:HASH", value_parser = kept_tip)]
+        kept: Option<AuditPlace>,
+    },
+    /// Number and hash of the newest change, to keep elsewhere
+    #[command(after_help = "Example:\n  weir audit tip")]
+    Tip,
+}
+
+/// Which changes.
+#[derive(Debug, Args)]
+pub(crate) struct AuditList {
+    /// Only of this token: its name, its id, or both as the list shows them
+    #[arg(long, value_name = "NAME")]
+    pub(crate) actor: Option<String>,
+    /// Only of objects of this kind: plan, client, key, rollout, token
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Option<String>,
+    /// Only of objects with this id
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// Only of the last time
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) since: Option<Duration>,
+}
+
+fn kept_tip(text: &str) -> Result<AuditPlace, &'static str> {
+    AuditPlace::parse(text).ok_or("must be SEQ:HASH as `weir audit tip` prints it")
 }

@@ -54,6 +54,23 @@ impl Control {
         path
     }
 
+    /// A path in its folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Does something to the database behind its back.
+    pub(crate) fn by_hand(&self, sql: &str) {
+        let url = plans_api::Settings::database_in(self.folder.path());
+        self.block_on(async {
+            let database = daemon::sql::Database::open(&url).await.unwrap();
+            let mut tx = database.write().await.unwrap();
+            tx.run_text(sql).await.unwrap();
+            tx.commit().await.unwrap();
+            database.close().await;
+        });
+    }
+
     /// Talks to it without the program.
     pub(crate) fn api(&self) -> PlansClient {
         PlansClient::new(&self.addr, Some(&self.token)).unwrap()

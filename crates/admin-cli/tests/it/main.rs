@@ -6,6 +6,7 @@ mod run; // runs `weir`
 mod nouns; // plan, client, key, token, audit, context
 mod files; // apply, export, validate
 mod gateways; // --wait, rollout, gate, doctor
+mod keeping; // audit verify and tip, backup
 mod codes; // the table of exit codes
 #[cfg(feature = "dev")]
 mod dev; // the whole system in one process

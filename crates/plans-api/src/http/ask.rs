@@ -184,7 +184,7 @@ impl FromRequest<Arc<App>> for Json {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
     strict::json(bytes).map_err(|error| bad_request(format!("the body is not JSON: {error}")))
 }
 

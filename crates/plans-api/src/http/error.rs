@@ -71,6 +71,7 @@ impl From<StoreError> for ApiError {
             StoreError::Changed { .. } => ErrorBody::new(ErrorCode::Changed, detail)
                 .with_hint("read the object again and decide anew")
                 .into(),
+            StoreError::Unusable(_) => ErrorBody::new(ErrorCode::InvalidValue, detail).into(),
             StoreError::InUse(_) => ErrorBody::new(ErrorCode::InUse, detail).into(),
             StoreError::Refused(errors) => errors.into(),
             StoreError::HistoryGone(_) => ErrorBody::new(ErrorCode::HistoryGone, detail)

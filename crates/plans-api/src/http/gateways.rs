@@ -65,8 +65,8 @@ pub(super) async fn feed(
 
 fn told(app: &App, news: After) -> Result<Response, ApiError> {
     let live_gateways = app.live.observe(app.clock.now().us() / 1_000, news.live);
-    let history = app.store.history().to_owned();
-    answer(&FeedAnswer { history, head: news.head, live_gateways, changes: news.changes }, None)
+    let After { history, head, changes, live: _ } = news;
+    answer(&FeedAnswer { history, head, live_gateways, changes }, None)
 }
 
 fn check(request: &mut FeedRequest) -> Result<(), ApiError> {

@@ -1,4 +1,4 @@
-//! `/v1/tokens` and `/v1/audit`.
+//! `/v1/tokens`.
 
 use std::sync::Arc;
 
@@ -89,16 +89,4 @@ pub(super) async fn verb(
         return Err(ApiError::of(ErrorCode::NotFound));
     }
     answer(&app.store.revoke_token(id, &ask.stamp(reason.as_deref())?).await?, None)
-}
-
-pub(super) async fn audit(State(app): State<Arc<App>>, ask: Ask) -> Result<Response, ApiError> {
-    ask.only(&["limit", "cursor"])?;
-    let (cursor, limit) = ask.page()?;
-    let before = match cursor {
-        "" => u64::MAX,
-        text => text.parse().map_err(|_not_a_number| {
-            ErrorBody::new(ErrorCode::InvalidValue, format!("?cursor: no such place, `{text}`"))
-        })?,
-    };
-    answer(&app.store.audit(before, limit).await?, None)
 }

@@ -2,25 +2,40 @@
 
 use daemon::sql::Row;
 use serde_json::Value;
-use wire::client::plans::{AuditRow, Page};
+use wire::client::plans::{AuditFilter, AuditRow, Page};
 
+use super::chain::hash_of_row;
 use super::{PlanStore, StoreError, page};
 
+/// An absent filter is null, and null lets everything pass. An actor is written `name (id)` and
+/// found by either half, or by both.
+const PAGE: &str = "select seq, revision, at, actor, via, command, reason, kind, id, \"before\", \
+    \"after\", request_id, prev, hash from audit where seq < $1 \
+    and (cast($3 as text) is null or kind = $3) \
+    and (cast($4 as text) is null or id = $4) \
+    and (cast($5 as text) is null or actor = $5 \
+        or substr(actor, 1, length($5) + 2) = $5 || ' (' \
+        or substr(actor, length(actor) - length($5) - 2) = ' (' || $5 || ')') \
+    and at >= $6 order by seq desc limit $2";
+
 impl PlanStore {
-    /// The newest changes before `before`.
+    /// The newest changes before `before` that pass the filter.
     pub(crate) async fn audit(
         &self,
+        filter: &AuditFilter,
         before: u64,
         limit: u32,
     ) -> Result<Page<AuditRow>, StoreError> {
         let mut tx = self.database.read().await?;
-        let rows = tx
-            .rows(
-                "select seq, revision, at, actor, via, command, reason, kind, id, \"before\", \
-                 \"after\", request_id from audit where seq < $1 order by seq desc limit $2",
-                [before.into(), (limit + 1).into()],
-            )
-            .await?;
+        let values = [
+            before.into(),
+            (limit + 1).into(),
+            filter.kind.as_deref().into(),
+            filter.id.as_deref().into(),
+            filter.actor.as_deref().into(),
+            filter.since.unwrap_or(0).into(),
+        ];
+        let rows = tx.rows(PAGE, values).await?;
         let rows = rows.iter().map(audit_of).collect::<Result<_, _>>()?;
         Ok(page(rows, limit, |row: &AuditRow| row.seq.to_string()))
     }
@@ -47,5 +62,7 @@ fn audit_of(row: &Row) -> Result<AuditRow, StoreError> {
         before: object("before")?,
         after: object("after")?,
         request_id: row.text("request_id")?,
+        prev: hash_of_row(row, "prev")?,
+        hash: hash_of_row(row, "hash")?,
     })
 }

@@ -23,6 +23,7 @@ const SAFETY_MULTIPLE: u32 = 10;
 /// What came after a revision.
 #[derive(Debug)]
 pub(crate) struct After {
+    pub(crate) history: String,
     pub(crate) head: u64,
     pub(crate) live: u32,
     pub(crate) changes: Vec<Change>,
@@ -60,12 +61,12 @@ impl PlanStore {
         history: &str,
         after: u64,
     ) -> Result<After, StoreError> {
-        if history != self.history() {
-            let detail = format!("the history is {}, not `{history}`", self.history());
+        let mut tx = self.database.read().await?;
+        let (ours, head) = place(&mut tx).await?;
+        if history != ours {
+            let detail = format!("the history is {ours}, not `{history}`");
             return Err(StoreError::HistoryGone(detail));
         }
-        let mut tx = self.database.read().await?;
-        let head = head(&mut tx).await?;
         if after > head {
             let detail = format!("revision {after} is newer than the newest one, {head}");
             return Err(StoreError::HistoryGone(detail));
@@ -86,7 +87,7 @@ impl PlanStore {
             .await?;
         let changes = rows.iter().map(change_of).collect::<Result<_, _>>().map_err(untold)?;
         let live = count_live(&mut tx, self.now().saturating_sub(LIVE_MS)).await?;
-        Ok(After { head, live, changes })
+        Ok(After { history: ours, head, live, changes })
     }
 
     /// Gateways seen at or after a time.
@@ -98,9 +99,10 @@ impl PlanStore {
     /// The whole policy at one revision.
     pub(crate) async fn snapshot(&self, live_gateways: u32) -> Result<Snapshot, StoreError> {
         let mut tx = self.database.read().await?;
+        let (history, revision) = place(&mut tx).await?;
         Ok(Snapshot {
-            history: self.history().to_owned(),
-            revision: head(&mut tx).await?,
+            history,
+            revision,
             pepper_id: self.pepper_id.to_string(),
             live_gateways,
             plans: all_plans(&mut tx).await?,
@@ -151,6 +153,13 @@ impl PlanStore {
 async fn head(tx: &mut Transaction) -> Result<u64, StoreError> {
     let row = tx.row("select revision from head", []).await?;
     Ok(row.map_or(Ok(0), |row| row.count("revision"))?)
+}
+
+/// The history and its newest revision: a restore through any process begins another one.
+async fn place(tx: &mut Transaction) -> Result<(String, u64), StoreError> {
+    let row = tx.row("select history, revision from head", []).await?;
+    let row = row.ok_or_else(super::no_head)?;
+    Ok((row.text("history")?, row.count("revision")?))
 }
 
 async fn count_live(tx: &mut Transaction, since: u64) -> Result<u32, StoreError> {

@@ -3,9 +3,11 @@
 
 use daemon::sql::Transaction;
 use serde_json::Value;
+use wire::audit::{AuditPlace, AuditText};
 use wire::policy::Object;
 
-use super::{CHANNEL, PlanStore, Stamp, StoreError, text_of};
+use super::chain::{self, tip_of};
+use super::{CHANNEL, PlanStore, Stamp, StoreError, no_head, text_of};
 
 pub(super) struct Writing<'a> {
     pub(super) tx: Transaction,
@@ -13,6 +15,8 @@ pub(super) struct Writing<'a> {
     stamp: &'a Stamp,
     revision: u64,
     audit_seq: u64,
+    /// The newest audit row and its hash.
+    tip: AuditPlace,
     now: u64,
 }
 
@@ -28,20 +32,27 @@ pub(super) struct Told<'a> {
 impl PlanStore {
     /// Begins a change: from here on nobody else changes anything.
     pub(super) async fn begin<'a>(&'a self, stamp: &'a Stamp) -> Result<Writing<'a>, StoreError> {
+        self.begin_linking(stamp, u64::MAX).await
+    }
+
+    /// The same; of audit rows that are not in the chain, at most `max` are put into it first.
+    pub(super) async fn begin_linking<'a>(
+        &'a self,
+        stamp: &'a Stamp,
+        max: u64,
+    ) -> Result<Writing<'a>, StoreError> {
         let mut tx = self.database.write().await?;
         let head = tx
             .row(
-                "update head set revision = revision where one = 1 returning revision, audit_seq",
+                "update head set revision = revision where one = 1 \
+                 returning revision, audit_seq, audit_linked, audit_hash",
                 [],
             )
             .await?
-            .ok_or_else(|| StoreError::Damaged {
-                kind: "head",
-                id: String::new(),
-                reason: "the row is missing".to_owned(),
-            })?;
+            .ok_or_else(no_head)?;
         let (revision, audit_seq) = (head.count("revision")?, head.count("audit_seq")?);
-        Ok(Writing { tx, store: self, stamp, revision, audit_seq, now: self.now() })
+        let tip = chain::link(&mut tx, tip_of(&head)?, audit_seq, max).await?;
+        Ok(Writing { tx, store: self, stamp, revision, audit_seq, tip, now: self.now() })
     }
 }
 
@@ -87,27 +98,62 @@ impl Writing<'_> {
         told: Told<'_>,
     ) -> Result<(), StoreError> {
         self.audit_seq += 1;
+        let text = AuditText {
+            actor: self.stamp.actor.clone(),
+            after: told.after.map(|value| value.to_string()),
+            at: self.now,
+            before: told.before.map(|value| value.to_string()),
+            command: told.command.to_owned(),
+            id: told.id.to_owned(),
+            kind: told.kind.to_owned(),
+            reason: self.stamp.reason.clone(),
+            request_id: self.stamp.request_id.clone(),
+            revision,
+            seq: self.audit_seq,
+            via: self.stamp.via.to_owned(),
+        };
+        let (prev, hash) = (self.tip.hash, self.tip.hash.link(&text));
+        self.tip = AuditPlace { seq: self.audit_seq, hash };
         self.tx
             .run(
                 "insert into audit (seq, revision, at, actor, via, command, reason, kind, id, \
-                 \"before\", \"after\", request_id) \
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+                 \"before\", \"after\", request_id, prev, hash) \
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
                 [
-                    self.audit_seq.into(),
-                    revision.into(),
-                    self.now.into(),
-                    self.stamp.actor.as_str().into(),
-                    self.stamp.via.into(),
-                    told.command.into(),
-                    self.stamp.reason.as_str().into(),
-                    told.kind.into(),
-                    told.id.into(),
-                    told.before.map(|value| value.to_string()).into(),
-                    told.after.map(|value| value.to_string()).into(),
-                    self.stamp.request_id.as_str().into(),
+                    text.seq.into(),
+                    text.revision.into(),
+                    text.at.into(),
+                    text.actor.into(),
+                    text.via.into(),
+                    text.command.into(),
+                    text.reason.into(),
+                    text.kind.into(),
+                    text.id.into(),
+                    text.before.into(),
+                    text.after.into(),
+                    text.request_id.into(),
+                    prev.to_hex().into(),
+                    hash.to_hex().into(),
                 ],
             )
             .await?;
+        Ok(())
+    }
+
+    /// The newest revision and the audit's tip so far.
+    pub(super) fn stands(&self) -> (u64, AuditPlace) {
+        (self.revision, self.tip)
+    }
+
+    /// Goes on from another revision and behind another audit, whose rows after `tip` are linked.
+    pub(super) async fn go_on_from(
+        &mut self,
+        revision: u64,
+        audit_seq: u64,
+        tip: AuditPlace,
+    ) -> Result<(), StoreError> {
+        self.tip = chain::link(&mut self.tx, tip, audit_seq, u64::MAX).await?;
+        (self.revision, self.audit_seq) = (revision, audit_seq);
         Ok(())
     }
 
@@ -115,8 +161,14 @@ impl Writing<'_> {
     pub(super) async fn commit(mut self) -> Result<u64, StoreError> {
         self.tx
             .run(
-                "update head set revision = $1, audit_seq = $2 where one = 1",
-                [self.revision.into(), self.audit_seq.into()],
+                "update head set revision = $1, audit_seq = $2, audit_linked = $3, \
+                 audit_hash = $4 where one = 1",
+                [
+                    self.revision.into(),
+                    self.audit_seq.into(),
+                    self.tip.seq.into(),
+                    self.tip.hash.to_hex().into(),
+                ],
             )
             .await?;
         self.tx.notify(CHANNEL).await?;

@@ -53,7 +53,9 @@ async fn the_table_gives_programs_nothing_but_their_own_routes() {
     assert_eq!(of(Role::Gateway), ["/v1/keys:lookup", "/v1/feed", "/v1/snapshot"]);
     assert_eq!(of(Role::Service), ["/v1/safety-limits"]);
     assert_eq!(of(Role::Bootstrap), ["/v1/tokens"]);
-    for route in ROUTES.iter().filter(|route| route.method != "GET") {
+    // A walk along the audit is asked for with a body, and changes nothing.
+    let asks = |path: &str| path == "/v1/audit:verify";
+    for route in ROUTES.iter().filter(|route| route.method != "GET" && !asks(route.path)) {
         assert!(!route.needs.lets_in(Role::Viewer), "a viewer changes nothing: {}", route.path);
     }
     let admins = ROUTES.iter().filter(|route| route.path.starts_with("/v1/tokens"));

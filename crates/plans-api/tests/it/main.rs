@@ -15,9 +15,14 @@ mod fakes; // shadow-compare and a gateway's operations port
 mod scenarios; // what must hold on both back ends
 mod cases; // the numbered ones of these
 mod suite; // runs them
+mod audit; // the chain of the audit
+mod backup; // everything as a file, and back
+mod dumps; // what a dump gives away
+mod openapi; // the description of the API
 mod access; // who may call what
 mod gate; // enforcing everybody
 mod doorbell; // changes made elsewhere
 mod room; // a full disk, and room again
 mod limits; // inspect and reset
+mod killed; // a process that dies while it writes
 mod program; // flags, signals, exit codes

@@ -62,6 +62,14 @@ impl Postgres {
         self.folder.path().join("d")
     }
 
+    /// A dump of a database, as operators make it.
+    pub(crate) fn dump(&self, name: &str) -> Vec<u8> {
+        let mut dump = as_user(self.user, &self.programs.join("pg_dump"));
+        let made = dump.arg("-h").arg(self.data()).args(["-U", "weir", name]).output().unwrap();
+        assert!(made.status.success(), "pg_dump: {}", String::from_utf8_lossy(&made.stderr));
+        made.stdout
+    }
+
     /// A new database; its URL.
     pub(crate) fn database(&self, name: &str) -> String {
         let name: String = name.chars().take(60).collect();
@@ -101,7 +109,7 @@ fn programs() -> PathBuf {
     found.sort();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let elsewhere = std::env::split_paths(&path);
-    let needed = ["initdb", "postgres", "pg_isready", "createdb"];
+    let needed = ["initdb", "postgres", "pg_isready", "createdb", "pg_dump"];
     let complete = |folder: &PathBuf| needed.iter().all(|name| folder.join(name).exists());
     found.into_iter().rev().chain(elsewhere).find(complete).expect(INSTALL)
 }

@@ -27,7 +27,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-async fn address(folder: &Path) -> String {
+pub(crate) async fn address(folder: &Path) -> String {
     let ports = folder.join("ports");
     until("the ports file is written", async || ports.exists()).await;
     let ports: Value = serde_json::from_slice(&std::fs::read(&ports).unwrap()).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::postgres::Postgres;
-use crate::{cases, scenarios};
+use crate::{audit, backup, cases, scenarios};
 
 macro_rules! suite {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -49,4 +49,10 @@ suite! {
     scenarios::what_is_known_twice_or_not_at_all_is_refused,
     scenarios::a_row_damaged_by_hand_hides_no_other_and_can_be_written_anew,
     scenarios::no_control_character_comes_in_anywhere,
+    audit::whoever_writes_over_the_audit_is_found_at_the_first_bad_row,
+    audit::a_tip_kept_elsewhere_shows_what_the_database_alone_cannot,
+    audit::a_long_chain_is_walked_in_parts,
+    audit::the_audit_is_found_by_actor_object_and_time,
+    backup::what_was_revoked_after_a_backup_stays_revoked,
+    backup::a_file_that_cannot_be_used_says_why_and_changes_nothing,
 }

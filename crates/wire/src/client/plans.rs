@@ -1,6 +1,7 @@
 //! Typed client of plans-api: one method for each call, and the whole of each list.
 
 mod bodies; // objects and answers
+mod keeping; // audit and backup
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::policy::{FeedAnswer, FeedRequest, LookupAnswer, LookupRequest, Safety
 use crate::rollout::Phase;
 
 pub use bodies::{
-    Applied, AppliedAction, AppliedChange, ApplyMode, AuditRow, Changed, ClientObject, Gate,
-    GatewayObject, Items, KeyObject, LimitBody, Moved, NewKey, NewToken, Page, PlanObject, Role,
-    RolloutMove, RolloutObject, TokenObject, TopBy, Whom,
+    Applied, AppliedAction, AppliedChange, ApplyMode, AuditFilter, AuditRow, Changed, ClientObject,
+    Gate, GatewayObject, Items, KeyObject, LimitBody, Moved, NewKey, NewToken, Page, PlanObject,
+    Restored, Role, RolloutMove, RolloutObject, TokenObject, TopBy, Whom,
 };
 
 /// How much longer than its wait a feed call may take.
@@ -362,16 +363,6 @@ impl PlansClient {
         reason: &str,
     ) -> Result<Changed<TokenObject>, ClientError> {
         self.verb(format!("/v1/tokens/{}:revoke", segment(id)), reason).await
-    }
-
-    /// The newest `limit` changes before `before`, newest first.
-    pub async fn audit(
-        &self,
-        limit: u32,
-        before: Option<&str>,
-    ) -> Result<Page<AuditRow>, ClientError> {
-        let call = Call::get("/v1/audit").query("limit", limit.to_string());
-        self.http.send(call.maybe("cursor", before)).await
     }
 
     async fn verb<T: DeserializeOwned>(

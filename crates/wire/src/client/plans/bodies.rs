@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::audit::AuditHash;
 use crate::gate::{GateReport, GateVerdict};
 use crate::key::{KeyEnv, KeyHash};
 use crate::plan::{CostRule, Scope};
@@ -32,6 +33,7 @@ pub struct Changed<T> {
 
 /// A limit as people write it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitBody {
     /// Tokens that fit.
     pub capacity: u64,
@@ -41,6 +43,7 @@ pub struct LimitBody {
 
 /// A plan as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlanObject {
     /// Its name.
     pub name: String,
@@ -72,6 +75,7 @@ pub struct PlanObject {
 
 /// A client as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientObject {
     /// Its id.
     pub id: String,
@@ -93,6 +97,7 @@ pub struct ClientObject {
 
 /// An API key as the API shows it: never a secret, never a hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyObject {
     /// Its public id.
     pub id: String,
@@ -114,6 +119,7 @@ pub struct KeyObject {
 
 /// Answer to the creation of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NewKey {
     /// The newest revision after it.
     pub revision: u64,
@@ -125,6 +131,7 @@ pub struct NewKey {
 
 /// What a token may do. Viewer ⊂ operator ⊂ admin; the others stand aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Reads.
@@ -166,6 +173,7 @@ impl Role {
 
 /// An operator token as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenObject {
     /// Its public id.
     pub id: String,
@@ -185,6 +193,7 @@ pub struct TokenObject {
 
 /// Answer to the creation of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NewToken {
     /// The newest revision.
     pub revision: u64,
@@ -198,6 +207,7 @@ pub struct NewToken {
 
 /// What `apply` did, or would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Applied {
     /// The newest revision after it.
     pub revision: u64,
@@ -209,6 +219,7 @@ pub struct Applied {
 
 /// What becomes of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AppliedChange {
     /// `plan` or `client`.
     pub kind: String,
@@ -223,6 +234,7 @@ pub struct AppliedChange {
 
 /// What happens to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AppliedAction {
     /// It is new.
@@ -235,6 +247,7 @@ pub enum AppliedAction {
 
 /// A rollout with its history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RolloutObject {
     /// Its name.
     pub name: String,
@@ -263,6 +276,7 @@ impl RolloutObject {
 
 /// One move of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RolloutMove {
     /// Its revision.
     pub revision: u64,
@@ -278,6 +292,7 @@ pub struct RolloutMove {
 
 /// Answer to a move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moved {
     /// The newest revision after it.
     pub revision: u64,
@@ -298,6 +313,7 @@ pub enum Whom {
 
 /// `GET /v1/gates/{name}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gate {
     /// The rollout.
     pub name: String,
@@ -309,6 +325,7 @@ pub struct Gate {
 
 /// A gateway as the control plane saw it last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GatewayObject {
     /// Its id.
     pub id: String,
@@ -332,6 +349,7 @@ pub struct GatewayObject {
 
 /// One change as the audit has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditRow {
     /// Counts changes from 1, without gaps.
     pub seq: u64,
@@ -357,6 +375,41 @@ pub struct AuditRow {
     pub after: Option<Value>,
     /// Of the request.
     pub request_id: String,
+    /// Hash of the row before it; none if an older process wrote it and no change came since.
+    #[serde(default)]
+    pub prev: Option<AuditHash>,
+    /// Its own hash.
+    #[serde(default)]
+    pub hash: Option<AuditHash>,
+}
+
+/// Which rows of the audit are asked for; empty is all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// A token's name, its id, or both as a row shows them.
+    pub actor: Option<String>,
+    /// Kind of the object.
+    pub kind: Option<String>,
+    /// Its id.
+    pub id: Option<String>,
+    /// Not older than this, in milliseconds since 1970.
+    pub since: Option<u64>,
+}
+
+/// Answer to a restore.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Restored {
+    /// The newest revision, of every restored object.
+    pub revision: u64,
+    /// The new history.
+    pub history: String,
+    /// Rows of the backup.
+    pub rows: u64,
+    /// When the backup was made, in milliseconds since 1970.
+    pub made_at: u64,
+    /// Keys that the backup has as usable and that stay revoked.
+    pub stay_revoked: u64,
 }
 
 /// Order of the top list.

@@ -1,0 +1,191 @@
+//! What the API reads, as schemas. Readers are written by hand (all mistakes at once), so these are
+//! too; a fuzzer holds both together: what a schema forbids has to be refused.
+
+#![expect(clippy::needless_pass_by_value, reason = "a schema becomes part of another one")]
+
+use serde_json::{Value, json};
+
+/// Names of plans, clients, routes, rollouts.
+pub(super) const NAME: &str = "^[a-z0-9][a-z0-9._-]{0,63}$";
+/// Text without control characters but line ends and tabs.
+pub(super) const TEXT: &str = "^[^\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]*$";
+
+fn object(required: &[&str], properties: Value) -> Value {
+    json!({
+        "type": "object", "additionalProperties": false,
+        "required": required, "properties": properties,
+    })
+}
+
+fn text(bytes: u64) -> Value {
+    json!({ "type": ["string", "null"], "maxLength": bytes, "pattern": TEXT })
+}
+
+fn name() -> Value {
+    json!({ "type": "string", "pattern": NAME })
+}
+
+fn whole(least: u64, most: u64) -> Value {
+    json!({ "type": "integer", "minimum": least, "maximum": most })
+}
+
+fn maybe_whole(least: u64, most: u64) -> Value {
+    json!({ "type": ["integer", "null"], "minimum": least, "maximum": most })
+}
+
+/// A whole number as the database counts.
+const COUNT_MAX: u64 = i64::MAX as u64;
+
+fn labels() -> Value {
+    json!({
+        "type": ["object", "null"], "propertyNames": { "pattern": NAME },
+        "additionalProperties": { "type": "string", "maxLength": 64, "pattern": TEXT },
+    })
+}
+
+fn limit() -> Value {
+    object(
+        &["capacity", "refill"],
+        json!({
+            "capacity": whole(1, 1_000_000_000_000),
+            "refill": {
+                "type": "string", "pattern": "^(0|[0-9]{1,10}/[0-9]{0,10}(s|m|h|d|us|ms))$",
+                "examples": ["50/s", "30/10s", "2000000/d", "0"],
+            },
+        }),
+    )
+}
+
+/// A plan.
+pub(super) fn plan() -> Value {
+    let or_null = |schema: Value| json!({ "anyOf": [schema, { "type": "null" }] });
+    let cost = object(
+        &["route", "cost"],
+        json!({
+            "route": name(), "method": text(64), "cost": whole(0, 1_000_000_000_000),
+        }),
+    );
+    object(
+        &[],
+        json!({
+            "unlimited": { "type": ["boolean", "null"] },
+            "burst": or_null(limit()),
+            "sustained": or_null(limit()),
+            "failure": {
+                "type": ["string", "null"],
+                "examples": ["closed", "local", "coarse", "open", "0.25"],
+            },
+            "scope": { "enum": ["client", "key", null] },
+            "costs": { "type": ["array", "null"], "maxItems": 64, "items": cost },
+            "labels": labels(),
+            "note": text(1_024),
+        }),
+    )
+}
+
+/// A client.
+pub(super) fn client() -> Value {
+    object(&["plan"], json!({ "plan": name(), "name": text(256), "labels": labels() }))
+}
+
+/// A new key.
+pub(super) fn key() -> Value {
+    object(
+        &["client"],
+        json!({
+            "client": name(), "env": { "enum": ["live", "test", null] },
+            "expires_at": maybe_whole(1, COUNT_MAX), "reason": text(1_024),
+        }),
+    )
+}
+
+/// A new token.
+pub(super) fn token() -> Value {
+    object(
+        &["name", "role"],
+        json!({
+            "name": { "type": "string", "minLength": 1, "maxLength": 128, "pattern": TEXT },
+            "role": { "enum": ["viewer", "operator", "admin", "gateway", "service"] },
+            "expires_at": maybe_whole(1, COUNT_MAX), "reason": text(1_024),
+        }),
+    )
+}
+
+/// Nothing but a reason.
+pub(super) fn reason() -> Value {
+    object(&[], json!({ "reason": text(1_024) }))
+}
+
+/// Plans and clients by name.
+pub(super) fn apply() -> Value {
+    let by_name = |schema: Value| {
+        json!({
+            "type": ["object", "null"], "propertyNames": { "pattern": NAME },
+            "additionalProperties": schema,
+        })
+    };
+    object(
+        &[],
+        json!({ "plan": by_name(plan()), "client": by_name(client()), "reason": text(1_024) }),
+    )
+}
+
+/// A move of a rollout.
+pub(super) fn set() -> Value {
+    object(
+        &["phase"],
+        json!({
+            "all": { "type": ["boolean", "null"] },
+            "clients": { "type": ["array", "null"], "maxItems": 1_000, "items": name() },
+            "phase": { "enum": ["off", "shadow", "enforce"] },
+            "reason": text(1_024),
+        }),
+    )
+}
+
+/// The way back.
+pub(super) fn rollback() -> Value {
+    object(&[], json!({ "to": { "enum": ["off", "shadow", null] }, "reason": text(1_024) }))
+}
+
+/// What a gateway has and wants. Readers of feeds ignore what they do not know.
+pub(super) fn feed() -> Value {
+    let text = |bytes: u64| json!({ "type": "string", "maxLength": bytes, "pattern": TEXT });
+    json!({
+        "type": "object",
+        "required": ["gateway", "boot", "build", "history", "after", "wait_ms", "applied"],
+        "properties": {
+            "gateway": name(), "boot": text(256), "build": text(256),
+            "ops_url": { "type": ["string", "null"], "maxLength": 256, "pattern": TEXT },
+            "routes": { "type": "array", "items": { "type": "string" } },
+            "history": text(256), "after": whole(0, COUNT_MAX), "wait_ms": whole(0, COUNT_MAX),
+            "applied": whole(0, COUNT_MAX),
+            "rejected": { "type": "array", "items": {
+                "type": "object", "required": ["kind", "id", "revision", "reason"],
+                "properties": {
+                    "kind": { "type": "string" }, "id": { "type": "string" },
+                    "revision": whole(0, COUNT_MAX), "reason": { "type": "string" },
+                },
+            } },
+        },
+    })
+}
+
+fn hash() -> Value {
+    json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
+}
+
+/// Stored forms of presented keys.
+pub(super) fn lookup() -> Value {
+    json!({
+        "type": "object", "required": ["hashes"],
+        "properties": { "hashes": { "type": "array", "maxItems": 1_000, "items": hash() } },
+    })
+}
+
+/// A walk along the audit.
+pub(super) fn walk() -> Value {
+    let place = object(&["seq", "hash"], json!({ "seq": whole(0, COUNT_MAX), "hash": hash() }));
+    let or_null = json!({ "anyOf": [place, { "type": "null" }] });
+    object(&[], json!({ "after": or_null, "kept": or_null }))
+}
