@@ -152,6 +152,7 @@ fn feed_request(id: &str, history: &str, applied: u64) -> FeedRequest {
         wait_ms: 0,
         applied,
         rejected: Vec::new(),
+        killswitch: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Typed client of plans-api: one method for each call, and the whole of each list.
 
 mod bodies; // objects and answers
+mod gateways; // the kill switch, and what gateways report
 
 use std::time::Duration;
 
