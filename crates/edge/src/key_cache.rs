@@ -242,7 +242,10 @@ impl KeyCache {
                     self.apply_client(index, id, value.as_ref(), change.revision);
                     (Changed::Client(id.clone()), Vec::new())
                 }
-                Object::Plan { .. } | Object::Rollout { .. } => continue,
+                Object::Plan { .. }
+                | Object::Rollout { .. }
+                | Object::Killswitch { .. }
+                | Object::Unreadable { .. } => continue,
             };
             index.recent.push_back(Happened { revision: change.revision, subject, hashes });
             if index.recent.len() > RECENT_MAX

@@ -232,7 +232,10 @@ impl PlanBook {
                     book.rejected.remove(&("rollout", id.clone()));
                     book.rollout = book.rollout.take().filter(|kept| kept.value.name != *id);
                 }
-                Object::Client { .. } | Object::Key { .. } => {}
+                Object::Client { .. }
+                | Object::Key { .. }
+                | Object::Killswitch { .. }
+                | Object::Unreadable { .. } => {}
             }
         }
         if answer.changes.len() < FEED_CHANGES_MAX {

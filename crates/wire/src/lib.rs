@@ -8,6 +8,9 @@
 //! | body | from → to |
 //! |---|---|
 //! | [`plan`], [`policy`] | plans-api → gateways (feed, snapshot), CLI ↔ plans-api |
+//! | [`usage`] | gateways → plans-api |
+//! | [`killswitch`] | CLI ↔ plans-api, and inside the feed |
+//! | [`bootstrap`] | CLI → a file → gateways |
 //! | [`batch`] | gateways → shadow-compare |
 //! | [`gate`] | shadow-compare → plans-api → CLI |
 //! | [`decision_header`] | services → gateways |
@@ -19,6 +22,9 @@ pub mod plan; // plans as written by people and as sent to gateways
 pub mod key; // API keys, operator tokens, their hashes
 pub mod rollout; // phases and rules
 pub mod policy; // feed, snapshot, look-up
+pub mod bootstrap; // a policy with its keys in a file
+pub mod killswitch; // everybody into shadow
+pub mod usage; // when keys were used
 pub mod batch; // tallies and decision records
 pub mod audit; // the audit's chain
 pub mod backup; // a backup as a file

@@ -6,8 +6,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::key::{KeyEnv, KeyHash};
+use crate::killswitch::KillswitchValue;
 use crate::plan::PlanValue;
 use crate::rollout::RolloutValue;
+
+mod door; // what a gateway checks once more
+mod lenient; // one bad object spoils no other
 
 /// Longest wait of a feed call, in milliseconds.
 pub const FEED_WAIT_MS_MAX: u64 = 10_000;
@@ -42,6 +46,9 @@ pub struct FeedRequest {
     /// Objects that failed the last door.
     #[serde(default)]
     pub rejected: Vec<Rejected>,
+    /// The id of a kill switch that was set at the gateway itself.
+    #[serde(default)]
+    pub killswitch: Option<String>,
 }
 
 /// An object that a gateway would not take; its last valid version stays in force.
@@ -72,9 +79,10 @@ pub struct FeedAnswer {
     pub changes: Vec<Change>,
 }
 
-/// One change of one object.
+/// One change of one object. An object that does not read is [`Object::Unreadable`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(!from))]
+#[serde(from = "lenient::AnyChange")]
 pub struct Change {
     /// Its revision.
     pub revision: u64,
@@ -115,16 +123,34 @@ pub enum Object {
         /// The rollout, or nothing if closed.
         value: Option<RolloutValue>,
     },
+    /// The kill switch.
+    Killswitch {
+        /// Its id.
+        id: String,
+        /// The switch, or nothing if cleared.
+        value: Option<KillswitchValue>,
+    },
+    /// Something happened to an object, but what cannot be read. Its last valid version stays.
+    Unreadable {
+        /// Kind of the object.
+        of: String,
+        /// Its id.
+        id: String,
+        /// What is wrong.
+        reason: String,
+    },
 }
 
 impl Object {
     /// Kind and id.
-    pub fn name(&self) -> (&'static str, &str) {
+    pub fn name(&self) -> (&str, &str) {
         match self {
             Object::Plan { id, .. } => ("plan", id),
             Object::Client { id, .. } => ("client", id),
             Object::Key { id, .. } => ("key", id),
             Object::Rollout { id, .. } => ("rollout", id),
+            Object::Killswitch { id, .. } => ("killswitch", id),
+            Object::Unreadable { of, id, .. } => (of, id),
         }
     }
 }
@@ -216,10 +242,15 @@ pub struct Snapshot {
     pub pepper_id: String,
     /// As in [`FeedAnswer`].
     pub live_gateways: u32,
-    /// All plans.
+    /// All plans. One that does not read is one that no gateway takes.
+    #[serde(deserialize_with = "lenient::plans")]
     pub plans: Vec<PlanValue>,
-    /// The active rollout.
+    /// The active rollout. As with plans.
+    #[serde(deserialize_with = "lenient::rollout")]
     pub rollout: Option<RolloutValue>,
+    /// The kill switch, if it is set.
+    #[serde(default)]
+    pub killswitch: Option<KillswitchValue>,
 }
 
 /// `POST /v1/keys:lookup`.

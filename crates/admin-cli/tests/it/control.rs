@@ -169,6 +169,7 @@ fn feed_request(id: &str, history: &str, applied: u64) -> FeedRequest {
         wait_ms: 0,
         applied,
         rejected: Vec::new(),
+        killswitch: None,
     }
 }
 

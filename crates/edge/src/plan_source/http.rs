@@ -73,6 +73,7 @@ impl Feed {
             wait_ms: FEED_WAIT_MS_MAX,
             applied: 0,
             rejected: Vec::new(),
+            killswitch: None,
         };
         Feed {
             introduction: Mutex::new(introduction),

@@ -9,6 +9,7 @@ use edge::{ControlPlane, FeedError, LookupError, Pending};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use wire::key::KeyEnv;
+use wire::killswitch::KillswitchValue;
 use wire::plan::PlanValue;
 use wire::policy::{
     Change, ClientState, ClientValue, FEED_CHANGES_MAX, FeedAnswer, FeedRequest, FoundKey,
@@ -29,6 +30,7 @@ struct State {
     clients: BTreeMap<String, ClientValue>,
     keys: BTreeMap<String, KeyValue>,
     rollout: Option<RolloutValue>,
+    killswitch: Option<KillswitchValue>,
     log: Vec<Change>,
 }
 
@@ -270,6 +272,7 @@ impl ControlPlane for Plane {
                 live_gateways: 1,
                 plans: state.plans.values().cloned().collect(),
                 rollout: state.rollout.clone(),
+                killswitch: state.killswitch.clone(),
             })
         })
     }

@@ -107,6 +107,7 @@ impl PlanStore {
             live_gateways,
             plans: all_plans(&mut tx).await?,
             rollout: rollouts::active(&mut tx).await?,
+            killswitch: None,
         })
     }
 
@@ -256,6 +257,7 @@ fn gateway_of(row: &Row, live_since: u64) -> Result<GatewayObject, StoreError> {
         routes: json_of(row, "routes", "gateway", &id)?,
         applied: row.count("applied")?,
         rejected: json_of(row, "rejected", "gateway", &id)?,
+        killswitch: None,
         seen_at,
         live: seen_at >= live_since,
         id,

@@ -185,5 +185,7 @@ fn value_of(object: &Object) -> Option<String> {
         Object::Client { value, .. } => value.as_ref().map(text_of),
         Object::Key { value, .. } => value.as_ref().map(text_of),
         Object::Rollout { value, .. } => value.as_ref().map(text_of),
+        Object::Killswitch { value, .. } => value.as_ref().map(text_of),
+        Object::Unreadable { .. } => None,
     }
 }

@@ -171,5 +171,6 @@ pub(crate) fn feed_request(gateway: &str, history: &str, after: u64, wait_ms: u6
         wait_ms,
         applied: after,
         rejected: Vec::new(),
+        killswitch: None,
     }
 }

@@ -2,6 +2,7 @@
 
 mod bodies; // objects and answers
 mod keeping; // audit and backup
+mod gateways; // the kill switch, and what gateways report
 
 use std::time::Duration;
 

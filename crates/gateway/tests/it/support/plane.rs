@@ -35,6 +35,7 @@ impl Plane {
             live_gateways: 1,
             plans: vec![plan.to_value(5)],
             rollout: Some(rollout),
+            killswitch: None,
         };
         Arc::new(Plane { snapshot })
     }

@@ -341,6 +341,9 @@ pub struct GatewayObject {
     pub applied: u64,
     /// Objects that it would not take.
     pub rejected: Vec<Rejected>,
+    /// The id of a kill switch that was set there by hand.
+    #[serde(default)]
+    pub killswitch: Option<String>,
     /// When it polled last, in milliseconds since 1970.
     pub seen_at: u64,
     /// It polled in the last 15 seconds.

@@ -1,0 +1,117 @@
+//! The last door for clients, keys, rollouts and the kill switch: what a gateway may rely on,
+//! whoever wrote it. Plans have theirs in [`crate::plan::PlanValue::check`].
+
+use super::{ClientValue, KeyValue, Object};
+use crate::killswitch::KillswitchValue;
+use crate::name::{Name, NameError};
+use crate::rollout::RolloutValue;
+
+/// Longest id of a key, in bytes.
+const KEY_ID_BYTES_MAX: usize = 64;
+/// Most secrets of a key.
+const SECRETS_MAX: usize = 2;
+/// Shares are counted in ten-thousandths.
+const WHOLE_SHARE_BP: u32 = 10_000;
+
+impl Object {
+    /// Why a gateway may not rely on it, if it may not. Plans have a door of their own.
+    pub fn fault(&self) -> Option<String> {
+        let checked = match self {
+            Object::Client { id, value: Some(value) } => value.check().and(same(id, &value.id)),
+            Object::Key { id, value: Some(value) } => value.check().and(same(id, &value.id)),
+            Object::Rollout { id, value: Some(value) } => value.check().and(same(id, &value.name)),
+            Object::Killswitch { id, value: Some(value) } => value.check().and(same(id, &value.id)),
+            Object::Plan { id, value: Some(value) } => same(id, &value.name),
+            Object::Unreadable { reason, .. } => Err(reason.clone()),
+            Object::Plan { value: None, .. }
+            | Object::Client { value: None, .. }
+            | Object::Key { value: None, .. }
+            | Object::Rollout { value: None, .. }
+            | Object::Killswitch { value: None, .. } => Ok(()),
+        };
+        checked.err()
+    }
+}
+
+fn same(told: &str, own: &str) -> Result<(), String> {
+    if told == own { Ok(()) } else { Err(format!("it calls itself `{own}`")) }
+}
+
+fn name(field: &str, text: &str) -> Result<(), String> {
+    Name::new(text).map(drop).map_err(|error: NameError| format!("{field}: {error}"))
+}
+
+impl ClientValue {
+    /// The last door.
+    pub fn check(&self) -> Result<(), String> {
+        name("id", &self.id).and(name("plan", &self.plan))
+    }
+}
+
+impl KeyValue {
+    /// The last door.
+    pub fn check(&self) -> Result<(), String> {
+        let id = &self.id;
+        if !(1..=KEY_ID_BYTES_MAX).contains(&id.len()) || !id.bytes().all(|b| b.is_ascii_graphic())
+        {
+            return Err(format!("id: 1 to {KEY_ID_BYTES_MAX} visible ASCII bytes"));
+        }
+        if self.secrets.len() > SECRETS_MAX {
+            let given = self.secrets.len();
+            return Err(format!("secrets: at most {SECRETS_MAX}, not {given}"));
+        }
+        name("client", &self.client)
+    }
+}
+
+impl RolloutValue {
+    /// The last door.
+    pub fn check(&self) -> Result<(), String> {
+        if self.share_bp > WHOLE_SHARE_BP {
+            return Err(format!("share_bp: at most {WHOLE_SHARE_BP}, not {}", self.share_bp));
+        }
+        name("name", &self.name)
+    }
+}
+
+impl KillswitchValue {
+    /// The last door.
+    pub fn check(&self) -> Result<(), String> {
+        name("id", &self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fault(object: serde_json::Value) -> Option<String> {
+        serde_json::from_value::<Object>(object).unwrap().fault()
+    }
+
+    #[test]
+    fn what_no_gateway_may_rely_on_is_named() {
+        let client = |id: &str, plan: &str| {
+            let value = json!({ "id": id, "plan": plan, "state": "active", "revision": 1 });
+            fault(json!({ "kind": "client", "id": "acme", "value": value }))
+        };
+        assert_eq!(client("acme", "pro"), None);
+        assert!(client("acme", "Pro!").unwrap().starts_with("plan: "));
+        assert!(client("ACME", "pro").unwrap().starts_with("id: "));
+        assert_eq!(client("zeta", "pro").unwrap(), "it calls itself `zeta`");
+        let key = |id: &str, secrets: usize| {
+            let secret = json!({ "hash": "00".repeat(32) });
+            let value = json!({
+                "id": id, "client": "acme", "env": "live", "state": "active", "revision": 1,
+                "secrets": vec![secret; secrets],
+            });
+            fault(json!({ "kind": "key", "id": id, "value": value }))
+        };
+        assert_eq!(key("k7Q2f9xkda", 2), None);
+        assert!(key("k7Q2f9xkda", 3).unwrap().contains("at most 2, not 3"));
+        assert!(key("", 1).unwrap().starts_with("id: "));
+        assert!(key("with space", 1).unwrap().starts_with("id: "));
+        assert_eq!(fault(json!({ "kind": "key", "id": "anything", "value": null })), None);
+    }
+}
