@@ -12,6 +12,7 @@ mod clients; // clients
 mod apply; // many objects at once
 mod keys; // API keys and their look-up
 mod rollouts; // phases
+mod killswitch; // everybody into shadow
 mod feed; // changes, snapshot, gateways seen
 mod tokens; // operator tokens
 mod audit; // reading the audit
@@ -36,7 +37,7 @@ pub(crate) const CHANNEL: &str = "weir_head";
 /// The head was read this recently: the database can be reached.
 const REACHABLE_MS: u64 = 5_000;
 
-const STEPS: [Step; 2] = [
+const STEPS: [Step; 3] = [
     Step {
         number: 1,
         name: "catalog",
@@ -48,6 +49,12 @@ const STEPS: [Step; 2] = [
         name: "rollout",
         postgres: include_str!("../../../migrations/postgres/0002_rollout.sql"),
         sqlite: include_str!("../../../migrations/sqlite/0002_rollout.sql"),
+    },
+    Step {
+        number: 7,
+        name: "killswitch",
+        postgres: include_str!("../../../migrations/postgres/0007_killswitch.sql"),
+        sqlite: include_str!("../../../migrations/sqlite/0007_killswitch.sql"),
     },
 ];
 

@@ -17,7 +17,7 @@ pub struct KillswitchValue {
 /// `GET /v1/killswitch`, and the answer to `:set` and `:clear`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillswitchState {
-    /// Revision of the last change; 0 before the first.
+    /// The newest revision: what is said here is in force where it is.
     pub revision: u64,
     /// What is set for all gateways, if anything is.
     pub killswitch: Option<KillswitchValue>,
