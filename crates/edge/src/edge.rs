@@ -5,14 +5,15 @@
 //! process, [`Edge::finish`] ends them.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::store::{BucketStore, StoreError};
 use limiter_core::{
-    Basis, Clock, Contract, Cost, Decision, Limiter, Limits, PlanVersion, Reply, TICK_EVERY,
-    VersionSource, Wait,
+    Basis, Clock, Contract, Cost, Decision, Limiter, Limits, PlanVersion, Reply, VersionSource,
+    Wait,
 };
 use wire::key::Pepper;
 use wire::plan::{PlanLimits, Scope};
@@ -23,22 +24,18 @@ use crate::anonymous::{self, Anonymous};
 use crate::call::{Admission, AuthMode, Call, Observed, Presented, Refusal};
 use crate::enforce::{self, Verdict};
 use crate::identify::{self, Pass, Subject};
-use crate::key_cache::{CacheBounds, KeyCache, Known, lookup};
+use crate::key_cache::{CacheBounds, KeyCache, Known};
 use crate::metrics::EdgeMetrics;
 use crate::plan_book::{Offer, PlanBook, PlanEntry, Shelf, version_at};
 use crate::plan_source::{PolicySource, file, http};
 use crate::record::sink::{Evidence, Outbox};
 use crate::record::{Recorder, RecorderSettings};
 use crate::region::RegionShare;
+use crate::state::Keeper;
 use crate::ticket::{Decided, Judged, Ticket};
 
+mod background; // its tasks, and their end
 mod renew; // what may change besides the policy
-
-/// Idle limiter entries, and positive keys beyond their bound, are looked for this often.
-const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
-
-/// Time for giving borrowed tokens back at the end.
-const LEASES_RETURN_MAX: Duration = Duration::from_secs(1);
 
 /// A background task of an edge: its name and what it does until the edge ends.
 pub type Background = (&'static str, Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -64,6 +61,10 @@ pub struct EdgeSettings {
     pub anonymous: Option<String>,
     /// The part of each plan that belongs to this region.
     pub region: RegionShare,
+    /// Where the policy of a control plane is kept for the next start. Not kept without.
+    pub state_dir: Option<PathBuf>,
+    /// An exported policy, for when there is none at the start and no control plane answers.
+    pub bootstrap: Option<PathBuf>,
 }
 
 /// A client's bucket as the store has it.
@@ -109,6 +110,9 @@ pub struct Edge<S> {
     outbox: Option<Arc<Outbox>>,
     source: PolicySource,
     feed: Arc<http::Feed>,
+    keeper: Option<Arc<Keeper>>,
+    bootstrap: Option<PathBuf>,
+    gateway: String,
     metrics: EdgeMetrics,
     stop: tokio::sync::watch::Sender<bool>,
 }
@@ -151,6 +155,9 @@ impl<S: BucketStore> Edge<S> {
             recorder,
             outbox,
             feed: Arc::new(http::Feed::new(&settings, boot)),
+            keeper: keeper(&settings, &source, &metrics),
+            bootstrap: settings.bootstrap,
+            gateway: settings.gateway,
             pepper: settings.pepper,
             source,
             metrics,
@@ -381,84 +388,23 @@ impl<S: BucketStore> Edge<S> {
         };
         Ok(Inspection { client: client.clone(), plan, phase, bucket })
     }
+}
 
-    /// The tasks that must run while the edge does. They end at [`Edge::finish`].
-    pub fn background(self: &Arc<Self>) -> Vec<Background> {
-        let mut tasks: Vec<Background> = Vec::new();
-        let edge = Arc::clone(self);
-        tasks.push(("edge leases", Box::pin(async move { edge.keep_leases().await })));
-        let edge = Arc::clone(self);
-        tasks.push(("edge housekeeping", Box::pin(async move { edge.keep_house().await })));
-        if let PolicySource::ControlPlane(plane) = &self.source {
-            let lookups = lookup::run(Arc::clone(&self.keys), Arc::clone(plane), self.stopped());
-            tasks.push(("edge key look-ups", Box::pin(lookups)));
-            let (edge, plane) = (Arc::clone(self), Arc::clone(plane));
-            tasks.push(("edge policy feed", Box::pin(async move { edge.follow(&*plane).await })));
-        }
-        if let Some(outbox) = &self.outbox {
-            let (outbox, stop) = (Arc::clone(outbox), self.stopped());
-            tasks.push(("edge batches", Box::pin(async move { outbox.run(stop).await })));
-        }
-        tasks
-    }
-
-    async fn follow(&self, plane: &dyn crate::plan_source::ControlPlane) {
-        let target = http::Target {
-            shelf: &self.shelf,
-            keys: &self.keys,
-            clock: &*self.clock,
-            pepper_id: self.pepper.id(),
-            metrics: &self.metrics,
-            set_fleet: &|gateways| self.limiter.set_fleet(gateways),
-        };
-        self.feed.follow(plane, &target, self.stopped()).await;
-    }
-
-    async fn keep_leases(&self) {
-        let mut stop = self.stopped();
-        let mut ticks = tokio::time::interval(TICK_EVERY);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ended = stop.wait_for(|stopped| *stopped) => return,
-                _tick = ticks.tick() => self.limiter.tick(),
-            }
-        }
-    }
-
-    async fn keep_house(&self) {
-        let mut stop = self.stopped();
-        let mut ticks = tokio::time::interval(HOUSEKEEPING_EVERY);
-        loop {
-            tokio::select! {
-                _ended = stop.wait_for(|stopped| *stopped) => return,
-                _tick = ticks.tick() => {}
-            }
-            self.limiter.sweep();
-            self.keys.trim();
-            self.metrics.keys_known.set(signed(self.keys.len() as u64));
-            if let Some(age) = self.policy_age() {
-                self.metrics.policy_age_seconds.set(signed(age.as_secs()));
-            }
-        }
-    }
-
-    fn stopped(&self) -> tokio::sync::watch::Receiver<bool> {
-        self.stop.subscribe()
-    }
-
-    /// Ends the background tasks, gives borrowed tokens back, cuts the last batch and sends what is
-    /// not acknowledged yet, for at most `within`. Whether everything was.
-    pub async fn finish(&self, within: Duration) -> bool {
-        self.stop.send_replace(true);
-        let returning = LEASES_RETURN_MAX.min(within);
-        // What is not returned in time ends by itself.
-        let _returned = tokio::time::timeout(returning, self.limiter.drain()).await;
-        match &self.outbox {
-            Some(outbox) => outbox.finish(within).await,
-            None => true,
-        }
-    }
+/// A folder that cannot be had is no reason not to serve.
+fn keeper(
+    settings: &EdgeSettings,
+    source: &PolicySource,
+    metrics: &EdgeMetrics,
+) -> Option<Arc<Keeper>> {
+    let folder = match source {
+        PolicySource::ControlPlane(_) => settings.state_dir.as_deref()?,
+        PolicySource::File(_) => return None,
+    };
+    let keeper = Keeper::at(folder, metrics.clone());
+    keeper.map(Arc::new).inspect_err(|error| {
+        let folder = folder.display().to_string();
+        tracing::error!(folder, %error, "without a state folder a restart needs the control plane");
+    }).ok()
 }
 
 fn contract(subject: &Subject, plan: &PlanEntry, limits: Limits, call: &Call<'_>) -> Contract {

@@ -7,7 +7,10 @@
 //! list of keys that nobody holds.
 
 mod known; // one key and its holder
+pub(crate) mod log; // how it stands on disk
 pub(crate) mod lookup; // single flight, paced
+mod saving; // what the disk does not know yet
+pub(crate) mod usage; // when keys were used
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -24,6 +27,8 @@ use crate::metrics::EdgeMetrics;
 
 pub(crate) use known::Known;
 use known::{AsIs, Stored};
+use saving::Unsaved;
+pub(crate) use saving::{AsOf, Changes};
 
 /// Applied changes that are remembered, to be compared with look-ups under way. An answer older
 /// than all of them is asked for again whatever it is about.
@@ -99,6 +104,7 @@ struct Index {
     recent: VecDeque<Happened>,
     /// Grows when a new snapshot makes all answers under way worthless.
     epoch: u64,
+    unsaved: Unsaved,
 }
 
 #[derive(Debug)]
@@ -227,11 +233,16 @@ impl KeyCache {
     }
 
     /// Applies what the feed says about keys and clients. `revision` is where the feed stands
-    /// after them.
-    pub(crate) fn apply(&self, changes: &[Change], revision: u64) {
+    /// after them. The known keys of what is not valid, to be asked for again.
+    pub(crate) fn apply(&self, changes: &[Change], revision: u64) -> Vec<KeyHash> {
         let index = &mut *self.index.lock();
         let applied = index.applied;
+        let mut unclear = Vec::new();
         for change in changes.iter().filter(|change| change.revision > applied) {
+            if change.object.fault().is_some() {
+                unclear.extend_from_slice(index.concerned(&change.object));
+                continue;
+            }
             let (subject, hashes) = match &change.object {
                 Object::Key { id, value } => {
                     self.apply_key(index, id, value.as_ref(), change.revision);
@@ -255,6 +266,8 @@ impl KeyCache {
             }
         }
         index.applied = index.applied.max(revision);
+        index.unsaved.reached(revision);
+        unclear
     }
 
     fn apply_key(&self, index: &mut Index, id: &str, value: Option<&KeyValue>, revision: u64) {
@@ -275,6 +288,7 @@ impl KeyCache {
                     let client = Arc::clone(&known.client);
                     let next = Known::new(self.source, &hash, key, client, used_ms);
                     self.known.pin().insert(Stored(hash), Arc::new(next));
+                    index.unsaved.key(hash);
                 }
             }
         }
@@ -292,7 +306,10 @@ impl KeyCache {
             return;
         };
         match value {
-            Some(value) => self.hold(slot, Arc::new(value.clone())),
+            Some(value) => {
+                self.hold(slot, Arc::new(value.clone()));
+                index.unsaved.client(id);
+            }
             None => slot.hashes.clone().iter().for_each(|hash| self.remove(index, hash)),
         }
     }
@@ -306,7 +323,8 @@ impl KeyCache {
             taken.again.extend_from_slice(asked);
             return taken;
         }
-        for found in answer.found.into_iter().filter(|found| asked.contains(&found.hash)) {
+        let found = answer.found.into_iter().filter(|found| asked.contains(&found.hash));
+        for found in found.filter(is_sound) {
             if index.changed_after(answer.revision, &found.hash, Some(&found)) {
                 taken.again.push(found.hash);
             } else {
@@ -326,11 +344,18 @@ impl KeyCache {
         taken
     }
 
+    /// Takes an answer about known keys; what changed meanwhile stays as it was told.
+    pub(crate) fn take_again(&self, answer: LookupAnswer, asked: &[KeyHash]) {
+        let epoch = self.epoch();
+        drop(self.take(answer, asked, epoch));
+    }
+
     /// Takes an answer about keys that were known before a new snapshot.
     pub(crate) fn reconcile(&self, answer: LookupAnswer) {
         let index = &mut *self.index.lock();
         answer.missing.iter().for_each(|hash| self.remove(index, hash));
-        for found in answer.found {
+        // What fails its check stays as it was known.
+        for found in answer.found.into_iter().filter(is_sound) {
             self.put(index, found, Newer::Unknown);
         }
     }
@@ -360,6 +385,8 @@ impl KeyCache {
         if *slot.value != *client {
             self.hold(slot, Arc::clone(&client));
         }
+        index.unsaved.client(&client.id);
+        index.unsaved.key(hash);
         let known = Known::new(self.source, &hash, &key, client, used_ms);
         slot.hashes.push(hash);
         index.keys.entry(key.id).or_default().push(hash);
@@ -379,6 +406,7 @@ impl KeyCache {
 
     fn remove(&self, index: &mut Index, hash: &KeyHash) {
         let Some(known) = self.known.pin().remove(&Stored(*hash)).map(Arc::clone) else { return };
+        index.unsaved.key(*hash);
         if let Some(slot) = index.clients.get_mut(&known.client.id) {
             slot.hashes.retain(|held| held != hash);
             if slot.hashes.is_empty() {
@@ -427,6 +455,15 @@ impl KeyCache {
     fn epoch(&self) -> u64 {
         self.index.lock().epoch
     }
+}
+
+/// The last door for what a look-up tells. A key that fails it is one that nobody told about.
+fn is_sound(found: &FoundKey) -> bool {
+    let checked = found.key.check().and(found.client.check());
+    if let Err(reason) = &checked {
+        tracing::warn!(key = found.key.id, reason, "the answer about a key is not valid");
+    }
+    checked.is_ok() && found.key.client == found.client.id
 }
 
 impl Index {

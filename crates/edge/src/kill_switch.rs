@@ -7,29 +7,76 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use wire::killswitch::KillswitchValue;
 use wire::rollout::Phase;
 
 use crate::plan_book::PhaseRule;
 
 /// The switch of an edge. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct KillSwitch(Arc<AtomicBool>);
+pub struct KillSwitch(Arc<Switch>);
+
+#[derive(Debug, Default)]
+struct Switch {
+    set: AtomicBool,
+    told: watch::Sender<ToldSwitch>,
+    /// The id of a latch that was set here and not by the control plane.
+    own: Mutex<Option<String>>,
+}
+
+/// What the control plane says about the kill switch of all gateways.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToldSwitch {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    /// It is not set.
+    Clear,
+    /// It is.
+    Set(KillswitchValue),
+}
 
 impl KillSwitch {
     /// From now on nobody is in enforce.
     pub fn set(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.set.store(true, Ordering::SeqCst);
     }
 
     /// From now on phases are those of the policy.
     pub fn clear(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.set.store(false, Ordering::SeqCst);
     }
 
     /// Whether it is set.
     pub fn is_set(&self) -> bool {
         // A decision has nothing to do with any other memory of who flipped it.
-        self.0.load(Ordering::Relaxed)
+        self.0.set.load(Ordering::Relaxed)
+    }
+
+    /// What the control plane says, now and whenever that changes.
+    pub fn told(&self) -> watch::Receiver<ToldSwitch> {
+        self.0.told.subscribe()
+    }
+
+    /// The control plane is told that this was set here, or that nothing is.
+    pub fn set_own(&self, id: Option<String>) {
+        *self.0.own.lock() = id;
+    }
+
+    pub(crate) fn own(&self) -> Option<String> {
+        self.0.own.lock().clone()
+    }
+
+    /// A policy that is in force says this about it.
+    pub(crate) fn tell(&self, switch: Option<KillswitchValue>) {
+        let says = switch.map_or(ToldSwitch::Clear, ToldSwitch::Set);
+        self.0.told.send_if_modified(|told| {
+            let differs = *told != says;
+            *told = says;
+            differs
+        });
     }
 
     /// What becomes of a rule under it. No revision has put the client there, so what is counted

@@ -21,6 +21,7 @@ mod metrics; // every metric of the decisions
 mod plan_book; // the policy of one revision
 mod plan_source; // keeps the policy fresh
 mod region; // a region's part of every plan
+mod state; // what outlives the process
 mod record; // what is kept about a request
 mod ticket; // an admitted request, until it has ended
 
@@ -33,11 +34,11 @@ pub use edge::{Background, Edge, EdgeSettings, InspectError, Inspection};
 pub use enforce::{Verdict, verdict};
 pub use identify::Pass;
 pub use key_cache::CacheBounds;
-pub use kill_switch::KillSwitch;
+pub use kill_switch::{KillSwitch, ToldSwitch};
 pub use metrics::EdgeMetrics;
 pub use plan_book::{Offer, PhaseRule, PlanBook, PlanEntry};
 pub use plan_source::file::{FileClient, FileKey, FilePolicy};
-pub use plan_source::{ControlPlane, FeedError, LookupError, Pending, PolicySource};
+pub use plan_source::{ControlPlane, FeedError, LookupError, Pending, PolicySource, ReportError};
 pub use record::sink::{Evidence, EvidenceError};
 pub use region::RegionShare;
 pub use ticket::Ticket;

@@ -77,6 +77,9 @@ pub struct EdgeMetrics {
     pub(crate) revision: Gauge,
     pub(crate) policy_age_seconds: Gauge,
     pub(crate) objects_rejected: Gauge,
+    pub(crate) revision_saved: Gauge,
+    pub(crate) state_unsaved: Gauge,
+    pub(crate) state_failures: Counter,
     pub(crate) records: Counter,
     pub(crate) records_dropped: Counter,
     pub(crate) cells_overflowed: Counter,
@@ -112,6 +115,9 @@ impl EdgeMetrics {
             revision: Gauge::default(),
             policy_age_seconds: Gauge::default(),
             objects_rejected: Gauge::default(),
+            revision_saved: Gauge::default(),
+            state_unsaved: Gauge::default(),
+            state_failures: Counter::default(),
             records: Counter::default(),
             records_dropped: Counter::default(),
             cells_overflowed: Counter::default(),
@@ -121,8 +127,27 @@ impl EdgeMetrics {
         for reason in DegradedReason::ALL {
             drop(metrics.degraded.get_or_create(&ReasonLabels { reason: reason.name() }));
         }
+        metrics.add_state(registry);
         metrics.add_to(registry, decisions);
         metrics
+    }
+
+    fn add_state(&self, registry: &mut Registry) {
+        registry.register(
+            "weir_policy_revision_saved",
+            "Policy revision that a restart would begin with",
+            self.revision_saved.clone(),
+        );
+        registry.register(
+            "weir_state_unsaved",
+            "1 while what is in force cannot be written to the state folder",
+            self.state_unsaved.clone(),
+        );
+        registry.register(
+            "weir_state_write_failures",
+            "Attempts to write to the state folder that failed",
+            self.state_failures.clone(),
+        );
     }
 
     fn add_to(&self, registry: &mut Registry, decisions: Family<DecisionLabels, Counter>) {
@@ -232,6 +257,11 @@ impl EdgeMetrics {
             .zip(basis)
             .and_then(|(outcome, basis)| self.decisions.get(place(outcome, basis, phase)))
             .map_or(0, Counter::get)
+    }
+
+    /// Whether the state folder takes no writes.
+    pub fn state_is_unsaved(&self) -> bool {
+        self.state_unsaved.get() != 0
     }
 
     /// Refusals so far by reason.

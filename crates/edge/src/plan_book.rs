@@ -11,17 +11,24 @@ use std::sync::Arc;
 use arc_swap::{ArcSwapOption, Guard};
 use limiter_core::{Cost, FailurePolicy, Limits, PlanNumbers, PlanVersion};
 use parking_lot::Mutex;
-use wire::name::Name;
+use wire::killswitch::KillswitchValue;
 use wire::plan::{CostRule, PlanLimits, PlanSpec, PlanValue, Scope};
-use wire::policy::{ClientValue, FEED_CHANGES_MAX, FeedAnswer, Object, Rejected, Snapshot};
+use wire::policy::{ClientValue, FEED_CHANGES_MAX, FeedAnswer, Rejected, Snapshot};
 use wire::rollout::{Phase, RolloutValue, RuleSubject};
 
 use crate::anonymous::Anonymous;
 use crate::kill_switch::KillSwitch;
 use crate::region::RegionShare;
 
+mod change; // one object of another version
+mod kept; // what of it outlives the process
+
+pub(crate) use kept::Stamp;
+
 /// Reports of refused objects that are kept; beyond it the newest are not reported.
 const REJECTED_MAX: usize = 1_000;
+/// Longest text of such a report, in bytes.
+const REASON_BYTES_MAX: usize = 256;
 /// Shares are counted in ten-thousandths.
 const WHOLE_SHARE_BP: u32 = 10_000;
 
@@ -39,6 +46,8 @@ pub struct PlanEntry {
     /// Revision of its last valid change.
     pub revision: u64,
     costs: Vec<(CostRule, Cost)>,
+    /// As a control plane told it.
+    told: Option<Arc<PlanValue>>,
 }
 
 impl PlanEntry {
@@ -52,6 +61,7 @@ impl PlanEntry {
             failure: spec.failure,
             revision,
             costs: spec.costs.iter().filter_map(priced).collect(),
+            told: None,
         }
     }
 
@@ -119,14 +129,6 @@ impl Rollout {
         }
         Rollout { value, clients, all: all.unwrap_or(PhaseRule::DEFAULT) }
     }
-
-    fn check(value: &RolloutValue) -> Result<(), String> {
-        Name::new(&value.name).map_err(|error| error.to_string())?;
-        if value.share_bp > WHOLE_SHARE_BP {
-            return Err(format!("share_bp is at most {WHOLE_SHARE_BP}, not {}", value.share_bp));
-        }
-        Ok(())
-    }
 }
 
 /// The policy of one revision.
@@ -141,7 +143,11 @@ pub struct PlanBook {
     /// was moved off a plan in the same breath never falls between the two.
     leaving: HashMap<String, Arc<PlanEntry>>,
     rollout: Option<Arc<Rollout>>,
-    rejected: BTreeMap<(&'static str, String), Rejected>,
+    killswitch: Option<KillswitchValue>,
+    pepper_id: String,
+    rejected: BTreeMap<(String, String), Rejected>,
+    /// Revision of the last change of what is kept here.
+    changed_at: u64,
 }
 
 impl PlanBook {
@@ -156,6 +162,8 @@ impl PlanBook {
             revision: snapshot.revision,
             live_gateways: snapshot.live_gateways,
             region,
+            pepper_id: snapshot.pepper_id.clone(),
+            changed_at: snapshot.revision,
             ..PlanBook::default()
         };
         for plan in &snapshot.plans {
@@ -164,6 +172,10 @@ impl PlanBook {
         }
         if let Some(rollout) = &snapshot.rollout {
             book.put_rollout(rollout, before.and_then(|before| before.rollout.clone()));
+        }
+        if let Some(switch) = &snapshot.killswitch {
+            let last_good = before.and_then(|before| before.killswitch.clone());
+            book.put_killswitch(switch, snapshot.revision, last_good);
         }
         book.let_leave(before);
         book
@@ -213,30 +225,7 @@ impl PlanBook {
         book.live_gateways = answer.live_gateways;
         for change in answer.changes.iter().filter(|change| change.revision > self.revision) {
             book.revision = book.revision.max(change.revision);
-            match &change.object {
-                Object::Plan { value: Some(plan), .. } => {
-                    let last_good = book.plans.get(&plan.name).cloned();
-                    book.put_plan(plan, last_good);
-                }
-                Object::Plan { id, value: None } => {
-                    book.rejected.remove(&("plan", id.clone()));
-                    if let Some(entry) = book.plans.remove(id) {
-                        book.leaving.insert(id.clone(), entry);
-                    }
-                }
-                Object::Rollout { value: Some(rollout), .. } => {
-                    let last_good = book.rollout.take();
-                    book.put_rollout(rollout, last_good);
-                }
-                Object::Rollout { id, value: None } => {
-                    book.rejected.remove(&("rollout", id.clone()));
-                    book.rollout = book.rollout.take().filter(|kept| kept.value.name != *id);
-                }
-                Object::Client { .. }
-                | Object::Key { .. }
-                | Object::Killswitch { .. }
-                | Object::Unreadable { .. } => {}
-            }
+            book.take(change);
         }
         if answer.changes.len() < FEED_CHANGES_MAX {
             book.revision = book.revision.max(answer.head);
@@ -274,6 +263,11 @@ impl PlanBook {
         self.rollout.as_ref().map(|rollout| &rollout.value)
     }
 
+    /// The kill switch of the control plane, if it is set.
+    pub fn killswitch(&self) -> Option<&KillswitchValue> {
+        self.killswitch.as_ref()
+    }
+
     /// The phase of a client.
     pub fn phase_of(&self, client: &str) -> PhaseRule {
         match &self.rollout {
@@ -302,8 +296,10 @@ impl PlanBook {
     fn put_plan(&mut self, plan: &PlanValue, last_good: Option<Arc<PlanEntry>>) {
         match plan.check() {
             Ok(spec) => {
-                let entry = PlanEntry::new(&spec, plan.revision, self.region);
-                self.rejected.remove(&("plan", plan.name.clone()));
+                let entry = PlanEntry {
+                    told: Some(Arc::new(plan.clone())),
+                    ..PlanEntry::new(&spec, plan.revision, self.region)
+                };
                 self.plans.insert(plan.name.clone(), Arc::new(entry));
             }
             Err(mistakes) => {
@@ -318,9 +314,8 @@ impl PlanBook {
     }
 
     fn put_rollout(&mut self, rollout: &RolloutValue, last_good: Option<Arc<Rollout>>) {
-        match Rollout::check(rollout) {
+        match rollout.check() {
             Ok(()) => {
-                self.rejected.remove(&("rollout", rollout.name.clone()));
                 self.rollout = Some(Arc::new(Rollout::new(rollout.clone())));
             }
             Err(reason) => {
@@ -330,13 +325,15 @@ impl PlanBook {
         }
     }
 
-    fn reject(&mut self, kind: &'static str, id: &str, revision: u64, reason: String) {
+    fn reject(&mut self, kind: &str, id: &str, revision: u64, mut reason: String) {
         tracing::warn!(kind, id, revision, reason, "object skipped, its last valid version stays");
-        let known = self.rejected.contains_key(&(kind, id.to_owned()));
-        if known || self.rejected.len() < REJECTED_MAX {
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        let subject = (kind.to_owned(), id.to_owned());
+        if self.rejected.contains_key(&subject) || self.rejected.len() < REJECTED_MAX {
             let report = Rejected { kind: kind.to_owned(), id: id.to_owned(), revision, reason };
-            self.rejected.insert((kind, id.to_owned()), report);
+            self.rejected.insert(subject, report);
         }
+        self.changed_at = self.changed_at.max(revision);
     }
 }
 
@@ -392,6 +389,11 @@ impl Shelf {
         self.book.load()
     }
 
+    /// The same, to be held for longer.
+    pub(crate) fn book(&self) -> Option<Arc<PlanBook>> {
+        self.book.load_full()
+    }
+
     /// Puts `next` in force, unless that would go back in the same history.
     pub(crate) fn offer(&self, next: PlanBook) -> Offer {
         let _one_writer = self.writing.lock();
@@ -416,6 +418,7 @@ impl Shelf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::policy::Object;
 
     fn book(history: &str, revision: u64) -> PlanBook {
         PlanBook::from_specs(history, revision, 1, RegionShare::default(), &[], None)

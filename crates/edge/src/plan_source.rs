@@ -3,8 +3,10 @@
 //! The port speaks wire bodies, so a test can be a control plane in a few lines. Whatever goes
 //! wrong here, the last good policy stays in force.
 
+mod disk; // what the last process left, and a file that was exported
 pub(crate) mod file; // a standalone gateway's own file
 pub(crate) mod http; // a control plane's snapshot and feed
+mod pace; // how often it is asked
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,6 +17,9 @@ use wire::client::ClientError;
 use wire::client::plans::PlansClient;
 use wire::error::ErrorCode;
 use wire::policy::{FeedAnswer, FeedRequest, LookupAnswer, LookupRequest, Snapshot};
+use wire::usage::UsageReport;
+
+pub(crate) use pace::jittered;
 
 /// Longest time that one look-up call may take; whoever waits for it may wait less.
 const LOOKUP_DEADLINE: Duration = Duration::from_secs(5);
@@ -35,6 +40,11 @@ pub trait ControlPlane: Send + Sync + 'static {
         &'a self,
         request: &'a LookupRequest,
     ) -> Pending<'a, Result<LookupAnswer, LookupError>>;
+
+    /// When keys were used. Whoever keeps no such thing takes it and forgets it.
+    fn usage<'a>(&'a self, _report: &'a UsageReport) -> Pending<'a, Result<(), ReportError>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// Why a snapshot or feed call brought nothing.
@@ -53,6 +63,11 @@ pub enum FeedError {
 #[error("the control plane does not tell who holds a key")]
 pub struct LookupError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
+/// A report that nobody took.
+#[derive(Debug, thiserror::Error)]
+#[error("the control plane does not take a report")]
+pub struct ReportError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+
 impl ControlPlane for PlansClient {
     fn snapshot(&self) -> Pending<'_, Result<Snapshot, FeedError>> {
         Box::pin(async { PlansClient::snapshot(self).await.map_err(FeedError::from) })
@@ -69,6 +84,13 @@ impl ControlPlane for PlansClient {
         Box::pin(async {
             let answer = PlansClient::lookup(self, request.hashes.clone(), LOOKUP_DEADLINE).await;
             answer.map_err(|error| LookupError(Box::new(error)))
+        })
+    }
+
+    fn usage<'a>(&'a self, report: &'a UsageReport) -> Pending<'a, Result<(), ReportError>> {
+        Box::pin(async {
+            let taken = self.report_usage(report).await;
+            taken.map_err(|error| ReportError(Box::new(error)))
         })
     }
 }

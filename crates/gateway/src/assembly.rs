@@ -1,6 +1,7 @@
 //! Puts a gateway together: the only file that knows which store, policy source and sink there are.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -228,7 +229,9 @@ pub async fn serve_with<S: BucketStore>(
     let router = ops::router(Arc::clone(&shared), token, registry, drain, reloader);
     announce(&context, &bound, operations_at);
     get_ready(&edge, &context).await;
-    let operations_drain = ops::serve(operations, router, &context).map_err(Failure::other)?;
+    let state = Arc::clone(&edge);
+    let operations_drain = ops::serve(operations, router, &context, move || state.leave_state())
+        .map_err(Failure::other)?;
     let ended = server::run(shared, bound, workers).await;
     if !edge.finish(FLUSH_MAX).await {
         tracing::warn!("not all records could be handed over before the end");
@@ -310,8 +313,10 @@ fn keep_certificates(bound: &mut [Bound], metrics: &Metrics, context: &Context) 
 }
 
 fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSettings, Failure> {
+    let mut bootstrap = None;
     let (gateway, pepper, records_per_s) = match &config.policy {
         PolicyChoice::Control(control) => {
+            bootstrap.clone_from(&control.bootstrap_file);
             (gateway_id(control)?, control.pepper.clone(), control.records_per_s)
         }
         PolicyChoice::File(file) => ("file".to_owned(), file.pepper.clone(), 0),
@@ -326,6 +331,8 @@ fn edge_settings(config: &Config, operations_at: SocketAddr) -> Result<EdgeSetti
         keys: CacheBounds::default(),
         anonymous: config.anonymous.clone(),
         region: config.limits.region_share,
+        state_dir: config.state_dir().map(Path::to_owned),
+        bootstrap,
     })
 }
 

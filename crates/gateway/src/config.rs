@@ -222,6 +222,8 @@ pub struct ControlConfig {
     pub pepper: Pepper,
     /// Where the gateway keeps what must outlive it.
     pub state_dir: Option<PathBuf>,
+    /// An exported policy, for when there is no other.
+    pub bootstrap_file: Option<PathBuf>,
     /// Full decision records a second; beyond it they are dropped and counted.
     pub records_per_s: u32,
     /// This gateway's id; if absent, the one in the state folder, else a random one.

@@ -1,7 +1,7 @@
 //! The kill switch of this gateway: a latch that puts every client in shadow.
 //!
-//! It is set by an operator, or by a file that appears in the state folder, and stays set until an
-//! operator clears it by its id: no restart opens it, no file that vanishes and no disk that fails.
+//! It is set by an operator, by a file that appears in the state folder, or by the control plane for
+//! all gateways, and stays set until it is cleared by its id, there or here: no restart opens it, no file that vanishes and no disk that fails.
 //! What is in doubt counts as set. In this process it is in force before the disk has been asked,
 //! and requests pay for it with the one flag that the edge reads.
 
@@ -16,8 +16,9 @@ use wire::name::Name;
 
 mod folder; // what the disk remembers
 pub(crate) mod metrics; // whether it is set
+mod told; // what the control plane says
 
-use folder::{Folder, Found};
+use folder::{Folder, Found, There};
 use metrics::KillSwitchMetrics;
 
 /// How often the folder is looked at: a file is in force a second later at the latest.
@@ -32,6 +33,8 @@ pub(crate) struct Latch {
     pub set_at: String,
     /// Whether the folder has it, so that a restart finds it.
     pub kept: bool,
+    /// Set by the control plane, for all gateways.
+    pub told: bool,
 }
 
 /// Why it stays set.
@@ -54,6 +57,8 @@ pub(crate) struct KillSwitch {
     switch: edge::KillSwitch,
     /// Held for moments. The flag of the edge is flipped under it.
     latch: Mutex<Option<Latch>>,
+    /// What was cleared last; told again, it stays so.
+    cleared: Mutex<Option<There>>,
     folder: Option<Folder>,
     /// Held by whoever is at the disk; never waited for under the other lock.
     disk: Mutex<Disk>,
@@ -79,6 +84,7 @@ impl KillSwitch {
         let restored = KillSwitch {
             switch,
             latch: Mutex::default(),
+            cleared: Mutex::default(),
             folder: state_dir.map(Folder::at).transpose()?,
             disk: Mutex::default(),
             clock,
@@ -167,8 +173,9 @@ impl KillSwitch {
                 None
             }
             (Found::Set(Some(there)), _) => {
-                let set_at = there.set_at.unwrap_or_else(|| self.now());
-                self.take(&mut latch, Latch { id: there.id, set_at, kept: true }, "file");
+                let There { id, set_at, told } = there;
+                let set_at = set_at.unwrap_or_else(|| self.now());
+                self.take(&mut latch, Latch { id, set_at, kept: true, told }, "file");
                 None
             }
             // It has a name here, and whatever the file says, the next start finds it.
@@ -182,7 +189,7 @@ impl KillSwitch {
                 Some(set)
             }
             // By the process that came before this one, or after it.
-            (Found::Cleared(id), Some(set)) if set.kept && set.id == id => {
+            (Found::Cleared(last), Some(set)) if set.kept && set.id == last.id => {
                 self.open(&mut latch);
                 None
             }
@@ -191,7 +198,11 @@ impl KillSwitch {
                 *latch = Some(unkept.clone());
                 Some(unkept)
             }
-            (Found::Cleared(_) | Found::Nothing, None) | (Found::Unsure, _) => None,
+            (Found::Cleared(last), None) => {
+                *lock(&self.cleared) = Some(last);
+                None
+            }
+            (Found::Nothing, None) | (Found::Unsure, _) => None,
         }
     }
 
@@ -200,24 +211,26 @@ impl KillSwitch {
         self.metrics.set.set(1);
         let id = set.id.as_str();
         tracing::warn!(id, by, "the kill switch is set: nobody is refused by a limit");
+        self.switch.set_own((!set.told).then(|| id.to_owned()));
         *latch = Some(set);
     }
 
     fn open(&self, latch: &mut Option<Latch>) {
         self.switch.clear();
         self.metrics.set.set(0);
+        self.switch.set_own(None);
         let cleared = latch.take();
         let id = cleared.as_ref().map(|latch| latch.id.as_str());
         tracing::warn!(id, "the kill switch is cleared: phases are those of the policy");
+        *lock(&self.cleared) = cleared.map(There::from);
     }
 
     fn new_latch(&self, id: Name) -> Latch {
-        Latch { id, set_at: self.now(), kept: false }
+        Latch { id, set_at: self.now(), kept: false, told: false }
     }
 
     fn now(&self) -> String {
-        let time = UNIX_EPOCH + Duration::from_micros(self.clock.now().us());
-        humantime::format_rfc3339_seconds(time).to_string()
+        rfc3339(Duration::from_micros(self.clock.now().us()))
     }
 
     /// Ends [`watch`].
@@ -226,23 +239,32 @@ impl KillSwitch {
     }
 }
 
-/// Looks at the folder again and again, also while the gateway drains: it still answers then.
+/// Looks at the folder again and again, and hears the control plane, also while the gateway drains:
+/// it still answers then.
 pub(crate) async fn watch(kill_switch: Arc<KillSwitch>) {
-    if !kill_switch.has_folder() {
-        return;
-    }
+    let mut told = kill_switch.switch.told();
     let mut ended = std::pin::pin!(kill_switch.end.started());
     loop {
+        let says = told.borrow_and_update().clone();
         let looking = Arc::clone(&kill_switch);
+        let look = move || {
+            looking.hear(&says);
+            looking.look();
+        };
         // A file system that hangs must not hold a thread of the runtime.
-        if let Err(error) = tokio::task::spawn_blocking(move || looking.look()).await {
+        if let Err(error) = tokio::task::spawn_blocking(look).await {
             tracing::error!(%error, "the kill switch's folder could not be looked at");
         }
         tokio::select! {
             () = &mut ended => return,
+            Ok(()) = told.changed() => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
+}
+
+fn rfc3339(since_1970: Duration) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + since_1970).to_string()
 }
 
 fn random_id(of: &str) -> Name {

@@ -70,8 +70,14 @@ pub(crate) fn router<S: BucketStore>(
         .merge(daemon::ops::router("weir-gateway", metrics, ready))
 }
 
-/// Serves the port beyond the gateway's drain, until its own, or until a successor answers there.
-pub(crate) fn serve(port: Arc<Lent>, router: Router, context: &Context) -> io::Result<Drain> {
+/// Serves the port beyond the gateway's drain, until its own, or until a successor answers there;
+/// that is when `leave` is called.
+pub(crate) fn serve(
+    port: Arc<Lent>,
+    router: Router,
+    context: &Context,
+    leave: impl FnOnce() + Send + 'static,
+) -> io::Result<Drain> {
     let listener = TcpListener::from_std(port.listener()?)?;
     let drain = Drain::new();
     let ending = drain.clone();
@@ -86,6 +92,7 @@ pub(crate) fn serve(port: Arc<Lent>, router: Router, context: &Context) -> io::R
         gateway.started().await;
         if port.is_handed_over() {
             left.start();
+            leave();
         }
     });
     Ok(drain)

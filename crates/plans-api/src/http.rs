@@ -10,6 +10,7 @@ mod clients; // /v1/clients
 mod keys; // /v1/keys
 mod apply; // /v1/apply
 mod rollouts; // /v1/rollouts, /v1/gates
+mod killswitch; // /v1/killswitch
 mod shadow; // /v1/shadow
 mod gateways; // /v1/feed, /v1/snapshot, /v1/gateways, /v1/safety-limits
 mod tokens; // /v1/tokens
@@ -143,6 +144,9 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/rollouts/{name}", Needs::Viewer),
     route("POST", "/v1/rollouts/{name}", Needs::Operator),
     route("GET", "/v1/gates/{name}", Needs::Viewer),
+    route("GET", "/v1/killswitch", Needs::Viewer),
+    route("POST", "/v1/killswitch:set", Needs::Operator),
+    route("POST", "/v1/killswitch:clear", Needs::Operator),
     route("GET", "/v1/shadow/clients/top", Needs::Viewer),
     route("GET", "/v1/shadow/requests/{id}", Needs::Viewer),
     route("GET", "/v1/shadow/usage", Needs::Viewer),
@@ -177,6 +181,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/rollouts", get(rollouts::list))
         .route("/v1/rollouts/{name}", get(rollouts::show).post(rollouts::verb))
         .route("/v1/gates/{name}", get(rollouts::gate))
+        .route("/v1/killswitch", get(killswitch::show))
+        .route("/v1/killswitch:set", post(killswitch::set))
+        .route("/v1/killswitch:clear", post(killswitch::clear))
         .route("/v1/shadow/clients/top", get(shadow::top))
         .route("/v1/shadow/requests/{id}", get(shadow::explain))
         .route("/v1/shadow/usage", get(shadow::usage))

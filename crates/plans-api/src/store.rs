@@ -12,6 +12,7 @@ mod clients; // clients
 mod apply; // many objects at once
 mod keys; // API keys and their look-up
 mod rollouts; // phases
+mod killswitch; // everybody into shadow
 mod feed; // changes, snapshot, gateways seen
 mod tokens; // operator tokens
 mod audit; // reading the audit
@@ -40,7 +41,7 @@ pub(crate) const CHANNEL: &str = "weir_head";
 /// The head was read this recently: the database can be reached.
 const REACHABLE_MS: u64 = 5_000;
 
-const STEPS: [Step; 3] = [
+const STEPS: [Step; 4] = [
     Step {
         number: 1,
         name: "catalog",
@@ -58,6 +59,12 @@ const STEPS: [Step; 3] = [
         name: "audit chain",
         postgres: include_str!("../../../migrations/postgres/0005_audit_chain.sql"),
         sqlite: include_str!("../../../migrations/sqlite/0005_audit_chain.sql"),
+    },
+    Step {
+        number: 7,
+        name: "killswitch",
+        postgres: include_str!("../../../migrations/postgres/0007_killswitch.sql"),
+        sqlite: include_str!("../../../migrations/sqlite/0007_killswitch.sql"),
     },
 ];
 

@@ -19,7 +19,7 @@ pub struct KillswitchValue {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KillswitchState {
-    /// Revision of the last change; 0 before the first.
+    /// The newest revision: what is said here is in force where it is.
     pub revision: u64,
     /// What is set for all gateways, if anything is.
     pub killswitch: Option<KillswitchValue>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::KeyHash;
 
 /// Most secrets in one report; what is left goes with the next one.
-pub const USAGE_SECRETS_MAX: usize = 10_000;
+pub const USAGE_SECRETS_MAX: usize = 1_000;
 
 /// What was used since the last report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

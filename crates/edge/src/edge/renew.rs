@@ -14,6 +14,13 @@ impl<S: BucketStore> Edge<S> {
         self.feed.set_routes(routes);
     }
 
+    /// A successor keeps the state folder from now on.
+    pub fn leave_state(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.leave();
+        }
+    }
+
     /// Flips it for every request that is identified from then on.
     pub fn kill_switch(&self) -> &KillSwitch {
         self.shelf.kill_switch()

@@ -10,6 +10,7 @@ use wire::key::KeyHash;
 use wire::plan::Scope;
 use wire::policy::{ClientValue, KeyState, KeyValue};
 
+use super::log::KeyLine;
 use crate::identify::bucket_of;
 
 /// A key and its holder.
@@ -46,6 +47,38 @@ impl Known {
             key_revision: key.revision,
             used_ms: AtomicU64::new(used_ms),
             client,
+        }
+    }
+
+    /// As it was known before a restart.
+    pub(super) fn restored(
+        source: VersionSource,
+        line: KeyLine,
+        client: Arc<ClientValue>,
+    ) -> Known {
+        let bucket = |scope| bucket_of(source, scope, &client.id, Some(&line.key_id));
+        Known {
+            of_client: bucket(Scope::Client),
+            of_key: bucket(Scope::Key),
+            state: line.state,
+            until_ms: line.until_ms,
+            key_revision: line.revision,
+            used_ms: AtomicU64::new(line.used_ms),
+            key_id: line.key_id,
+            client,
+        }
+    }
+
+    /// What a restart needs of it.
+    pub(super) fn line(&self, hash: KeyHash) -> KeyLine {
+        KeyLine {
+            hash,
+            key_id: self.key_id.clone(),
+            client: self.client.id.clone(),
+            state: self.state,
+            until_ms: self.until_ms,
+            revision: self.key_revision,
+            used_ms: self.used_ms.load(Ordering::Relaxed),
         }
     }
 

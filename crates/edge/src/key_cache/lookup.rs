@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use wire::key::KeyHash;
 use wire::policy::LookupRequest;
 
@@ -21,8 +21,7 @@ use crate::plan_source::ControlPlane;
 
 /// Calls under way at once.
 const FLIGHTS_MAX: usize = 32;
-/// Least time between two batches of keys: at most 200 a second. Asking again for what changed
-/// meanwhile is not held back.
+/// Least time between two calls, whoever makes them: at most 200 a second.
 const CALL_EVERY: Duration = Duration::from_millis(5);
 /// Keys in one call.
 const KEYS_PER_CALL: usize = 100;
@@ -42,12 +41,26 @@ pub(super) struct Flights {
     under_way: Mutex<HashMap<KeyHash, watch::Receiver<Option<Found>>>>,
     queue: mpsc::Sender<Wanted>,
     queued: Mutex<Option<mpsc::Receiver<Wanted>>>,
+    /// When the last call went out, or will.
+    last: Mutex<Option<Instant>>,
 }
 
 impl Default for Flights {
     fn default() -> Flights {
         let (queue, queued) = mpsc::channel(WAITING_MAX);
-        Flights { under_way: Mutex::default(), queue, queued: Mutex::new(Some(queued)) }
+        let queued = Mutex::new(Some(queued));
+        Flights { under_way: Mutex::default(), queue, queued, last: Mutex::default() }
+    }
+}
+
+impl Flights {
+    /// Takes the next turn for a call.
+    fn turn(&self) -> Instant {
+        let mut last = self.last.lock();
+        let now = Instant::now();
+        let turn = last.map_or(now, |last| now.max(last + CALL_EVERY));
+        *last = Some(turn);
+        turn
     }
 }
 
@@ -90,6 +103,11 @@ impl KeyCache {
         Ok(flight)
     }
 
+    /// Waits for the next turn of a call.
+    pub(crate) async fn look_up_in_turn(&self) {
+        sleep_until(self.flights.turn()).await;
+    }
+
     /// The cache knows by now, so a new question would find the answer there.
     fn land(&self, (hash, waiting): &Wanted, found: Found) {
         self.flights.under_way.lock().remove(hash);
@@ -104,18 +122,18 @@ pub(crate) async fn run(
     mut stop: watch::Receiver<bool>,
 ) {
     let Some(mut queue) = cache.flights.queued.lock().take() else { return };
-    let mut pace = interval(CALL_EVERY);
-    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut flights = FuturesUnordered::new();
     let mut first: Option<Wanted> = None;
+    let mut turn = Instant::now();
     loop {
         tokio::select! {
             _ended = stop.wait_for(|stopped| *stopped) => break,
             Some(()) = flights.next(), if !flights.is_empty() => {}
             wanted = queue.recv(), if first.is_none() && flights.len() < FLIGHTS_MAX => {
                 first = wanted;
+                turn = cache.flights.turn();
             }
-            _tick = pace.tick(), if first.is_some() => {
+            () = sleep_until(turn), if first.is_some() => {
                 let more = std::iter::from_fn(|| queue.try_recv().ok());
                 let batch = first.take().into_iter().chain(more.take(KEYS_PER_CALL - 1)).collect();
                 flights.push(fly(&cache, &*plane, batch));
@@ -128,7 +146,10 @@ pub(crate) async fn run(
 
 /// One call, and again for what changed while it was under way.
 async fn fly(cache: &KeyCache, plane: &dyn ControlPlane, mut batch: Vec<Wanted>) {
-    for _try in 0..TRIES {
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            cache.look_up_in_turn().await;
+        }
         let request = LookupRequest { hashes: batch.iter().map(|(hash, _)| *hash).collect() };
         let epoch = cache.epoch();
         cache.metrics.looked_up(Lookup::Call, 1);

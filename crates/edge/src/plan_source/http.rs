@@ -5,6 +5,8 @@
 //! in ten seconds and a change arrives at once. Nothing here is on the path of a request: while
 //! the other side is away the last good policy stays, however old it gets.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,20 +14,20 @@ use limiter_core::{Clock, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
+use wire::key::KeyHash;
 use wire::policy::{
-    FEED_CHANGES_MAX, FEED_WAIT_MS_MAX, FeedAnswer, FeedRequest, LOOKUP_HASHES_MAX, LookupRequest,
-    Rejected, Snapshot,
+    FEED_CHANGES_MAX, FEED_WAIT_MS_MAX, FeedAnswer, FeedRequest, LOOKUP_HASHES_MAX, LookupAnswer,
+    LookupRequest, Rejected, Snapshot,
 };
 
+use super::pace::{BACKOFF, after_changes, jittered};
 use super::{ControlPlane, FeedError};
 use crate::edge::EdgeSettings;
-use crate::key_cache::KeyCache;
+use crate::key_cache::{AsOf, KeyCache};
 use crate::metrics::EdgeMetrics;
 use crate::plan_book::{Offer, PlanBook, Shelf};
+use crate::state::Keeper;
 
-/// First and longest pause after a call that failed.
-const BACKOFF: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(200)..=Duration::from_secs(5);
 /// A call that is not answered this long after it should have been is given up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -38,12 +40,18 @@ pub(crate) struct Feed {
     wrong_pepper: Mutex<Option<Rejected>>,
     /// There was a time when the pepper was right.
     knew_keys: AtomicBool,
+    /// Keys of which something was told that does not read: what holds is asked for.
+    unclear: Mutex<Vec<KeyHash>>,
 }
 
 /// Where news is put in force.
 pub(crate) struct Target<'a> {
-    pub(crate) shelf: &'a Shelf,
-    pub(crate) keys: &'a KeyCache,
+    pub(crate) shelf: &'a Arc<Shelf>,
+    pub(crate) keys: &'a Arc<KeyCache>,
+    /// Without one everything is forgotten at the end.
+    pub(crate) keeper: Option<&'a Arc<Keeper>>,
+    /// A policy for when there is no other.
+    pub(crate) bootstrap: Option<&'a Path>,
     pub(crate) clock: &'a dyn Clock,
     pub(crate) pepper_id: String,
     pub(crate) metrics: &'a EdgeMetrics,
@@ -80,12 +88,19 @@ impl Feed {
             heard_us: AtomicU64::new(0),
             wrong_pepper: Mutex::default(),
             knew_keys: AtomicBool::new(false),
+            unclear: Mutex::default(),
         }
     }
 
     /// The next call names these routes.
     pub(crate) fn set_routes(&self, routes: Vec<String>) {
         self.introduction.lock().routes = routes;
+    }
+
+    /// What a restart begins with was heard at this time, and its keys can be told from others.
+    pub(super) fn was_heard(&self, at_ms: u64) {
+        self.heard_us.store(at_ms.saturating_mul(1_000), Ordering::Relaxed);
+        self.knew_keys.store(true, Ordering::Relaxed);
     }
 
     /// Time since the other side was last heard.
@@ -114,7 +129,8 @@ impl Feed {
     }
 
     async fn converse(&self, plane: &dyn ControlPlane, target: &Target<'_>) {
-        let mut resync = true;
+        let mut resync = !self.restore(target).await;
+        let mut bootstrap = target.bootstrap;
         let mut pause = *BACKOFF.start();
         loop {
             let round = if resync {
@@ -129,7 +145,14 @@ impl Feed {
                     continue;
                 }
                 Round::Snapshot => resync = true,
-                Round::Pause => target.keys.set_feed_alive(false),
+                Round::Pause => {
+                    target.keys.set_feed_alive(false);
+                    if target.shelf.current().is_none()
+                        && let Some(file) = bootstrap.take()
+                    {
+                        self.bootstrap(file, target).await;
+                    }
+                }
             }
             sleep(jittered(pause)).await;
             pause = (pause * 2).min(*BACKOFF.end());
@@ -157,34 +180,81 @@ impl Feed {
             return Round::Pause;
         }
         target.keys.begin_after(snapshot.revision);
-        for hashes in target.keys.hashes().chunks(LOOKUP_HASHES_MAX) {
-            let request = LookupRequest { hashes: hashes.to_vec() };
-            match timeout(PATIENCE, plane.lookup(&request)).await {
-                Ok(Ok(answer)) => target.keys.reconcile(answer),
-                Ok(Err(_)) | Err(_) => {
-                    tracing::warn!("known keys could not be asked for again after a snapshot");
-                    return Round::Pause;
-                }
+        let known = target.keys.hashes();
+        let asked = self.ask_again(plane, target, &known, |answer, _| {
+            // An answer from before the snapshot would bring back what has ended since.
+            let current = snapshot.revision <= answer.revision;
+            if current {
+                target.keys.reconcile(answer);
             }
+            current
+        });
+        if !asked.await {
+            return Round::Pause;
         }
-        tracing::info!(revision = snapshot.revision, history = snapshot.history, "policy in force");
+        self.unclear.lock().clear();
+        let (history, revision) = (snapshot.history, snapshot.revision);
+        tracing::info!(revision, history, "policy in force");
+        target.keys.in_step(AsOf { history, revision });
         self.heard(target);
+        self.save(target).await;
         Round::Feed
     }
 
-    async fn one_feed(&self, plane: &dyn ControlPlane, target: &Target<'_>) -> Round {
-        let Some(book) = target.shelf.current().clone() else { return Round::Snapshot };
-        let wait = jittered(Duration::from_millis(FEED_WAIT_MS_MAX * 9 / 10));
-        let request = FeedRequest {
-            history: book.history().to_owned(),
-            after: book.revision(),
-            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(FEED_WAIT_MS_MAX),
-            applied: book.revision(),
-            rejected: self.rejected(&book),
-            ..self.introduction.lock().clone()
+    /// Asks who holds these keys, some at a time; whether all of it was answered and taken.
+    async fn ask_again(
+        &self,
+        plane: &dyn ControlPlane,
+        target: &Target<'_>,
+        hashes: &[KeyHash],
+        take: impl Fn(LookupAnswer, &[KeyHash]) -> bool,
+    ) -> bool {
+        for hashes in hashes.chunks(LOOKUP_HASHES_MAX) {
+            let request = LookupRequest { hashes: hashes.to_vec() };
+            target.keys.look_up_in_turn().await;
+            let taken = match timeout(PATIENCE, plane.lookup(&request)).await {
+                Ok(Ok(answer)) => take(answer, hashes),
+                Ok(Err(_)) | Err(_) => false,
+            };
+            if !taken {
+                tracing::warn!("known keys could not be asked for again");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What is told of keys that something unreadable was said about.
+    async fn clear_up(&self, plane: &dyn ControlPlane, target: &Target<'_>) {
+        let unclear = self.unclear.lock().clone();
+        let take = |answer, asked: &[KeyHash]| {
+            target.keys.take_again(answer, asked);
+            true
         };
+        if !unclear.is_empty() && self.ask_again(plane, target, &unclear, take).await {
+            self.unclear.lock().retain(|hash| !unclear.contains(hash));
+        }
+    }
+
+    /// Has what is in force written down, so that it can be acknowledged.
+    async fn save(&self, target: &Target<'_>) {
+        if let (Some(keeper), Some(book)) = (target.keeper, target.shelf.book()) {
+            keeper.save_now(&book).await;
+        }
+    }
+
+    async fn one_feed(&self, plane: &dyn ControlPlane, target: &Target<'_>) -> Round {
+        let Some(book) = target.shelf.book() else { return Round::Snapshot };
+        self.clear_up(plane, target).await;
+        let wait = jittered(Duration::from_millis(FEED_WAIT_MS_MAX * 9 / 10));
+        let request = self.request(&book, wait, target);
         let asked = Instant::now();
-        let answer = match timeout(wait + PATIENCE, plane.feed(&request)).await {
+        let answer = tokio::select! {
+            answer = timeout(wait + PATIENCE, plane.feed(&request)) => answer,
+            // What was not on disk is now: say so at once.
+            () = saved(target, &book), if request.applied < book.revision() => return Round::Feed,
+        };
+        let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(FeedError::HistoryGone)) => return Round::Snapshot,
             Ok(Err(FeedError::Away(error))) => {
@@ -205,11 +275,28 @@ impl Feed {
         }
         self.heard(target);
         self.apply(&book, &answer, target);
-        if answer.changes.is_empty() && asked.elapsed() < *BACKOFF.start() {
-            // The other side does not hold calls back: do not let it spin.
-            sleep(jittered(*BACKOFF.start())).await;
-        }
+        self.save(target).await;
+        let spins = answer.changes.is_empty() && asked.elapsed() < *BACKOFF.start();
+        // The other side may not hold calls back: do not let it spin. And many changes come in few
+        // answers.
+        let rest = if spins { *BACKOFF.start() } else { after_changes(answer.changes.len()) };
+        sleep(jittered(rest)).await;
         Round::Feed
+    }
+
+    fn request(&self, book: &PlanBook, wait: Duration, target: &Target<'_>) -> FeedRequest {
+        FeedRequest {
+            history: book.history().to_owned(),
+            after: book.revision(),
+            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(FEED_WAIT_MS_MAX),
+            applied: match target.keeper {
+                Some(keeper) => keeper.acknowledged(book),
+                None => book.revision(),
+            },
+            rejected: self.rejected(book),
+            killswitch: target.shelf.kill_switch().own(),
+            ..self.introduction.lock().clone()
+        }
     }
 
     /// Plans first, then keys and clients: a client never meets a plan that is not there yet.
@@ -218,15 +305,18 @@ impl Feed {
         let next = book.applied(answer);
         let revision = next.revision();
         self.put_in_force(next, target);
-        target.keys.apply(&answer.changes, revision);
+        let unclear = target.keys.apply(&answer.changes, revision);
+        self.unclear.lock().extend(unclear);
     }
 
-    fn put_in_force(&self, book: PlanBook, target: &Target<'_>) -> Offer {
+    pub(super) fn put_in_force(&self, book: PlanBook, target: &Target<'_>) -> Offer {
         let (revision, gateways) = (book.revision(), book.live_gateways());
+        let switch = book.killswitch().cloned();
         let rejected = self.rejected(&book).len();
         let offer = target.shelf.offer(book);
         if offer == Offer::Taken {
             (target.set_fleet)(gateways);
+            target.shelf.kill_switch().tell(switch);
             target.metrics.revision.set(i64::try_from(revision).unwrap_or(i64::MAX));
             target.metrics.objects_rejected.set(i64::try_from(rejected).unwrap_or(i64::MAX));
         }
@@ -234,7 +324,11 @@ impl Feed {
     }
 
     fn heard(&self, target: &Target<'_>) {
-        self.heard_us.store(target.clock.now().us().max(1), Ordering::Relaxed);
+        let now_us = target.clock.now().us().max(1);
+        self.heard_us.store(now_us, Ordering::Relaxed);
+        if let Some(keeper) = target.keeper {
+            keeper.heard(now_us / 1_000);
+        }
         target.metrics.policy_age_seconds.set(0);
         target.keys.set_feed_alive(true);
     }
@@ -266,7 +360,10 @@ impl Feed {
     }
 }
 
-/// Up to a tenth more or less, so that a fleet does not stay in step.
-fn jittered(time: Duration) -> Duration {
-    time.mul_f64(fastrand::f64().mul_add(0.2, 0.9))
+/// Waits until a book is on disk.
+async fn saved(target: &Target<'_>, book: &PlanBook) {
+    match target.keeper {
+        Some(keeper) => keeper.saved_at(book).await,
+        None => std::future::pending().await,
+    }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use edge::limiter::Cost;
-use edge::{Refusal, RouteTerms};
+use edge::{Refusal, RouteTerms, ToldSwitch};
 use wire::batch::Side;
 use wire::policy::{ClientState, KeyState};
 use wire::rollout::Phase;
 
 use super::plane::Plane;
-use super::world::{World, burst, file, forwarded, observed, route, service, terms};
+use super::world::{World, burst, file, forwarded, observed, route, service, terms, until};
 
 #[tokio::test]
 async fn while_it_is_set_nobody_is_refused_and_everybody_is_decided_about() {
@@ -98,4 +98,24 @@ async fn phases_off_and_shadow_stay_and_what_enforce_counts_is_no_evidence() {
     assert!(of("off").is_empty(), "off is not evaluated");
     assert_eq!(of("shadow"), [(Phase::Shadow, since, 3, 2)]);
     assert_eq!(of("enforce"), [(Phase::Shadow, 0, 3, 2)], "no revision has put it there");
+}
+
+#[tokio::test]
+async fn what_the_control_plane_says_of_it_is_told_on_and_an_own_one_is_named() {
+    let plane = Plane::new();
+    let world = World::of_plane(plane.clone()).await;
+    let switch = world.edge.kill_switch().clone();
+    let told = switch.told();
+    assert_eq!(*told.borrow(), ToldSwitch::Clear);
+    plane.set_killswitch(Some("inc-7"));
+    let says = |id: &str| matches!(&*told.borrow(), ToldSwitch::Set(set) if set.id == id);
+    until("the switch", || says("inc-7")).await;
+    assert!(!switch.is_set(), "what becomes of it is the rim's business");
+    plane.forget_log();
+    plane.set_killswitch(None);
+    until("its end", || *told.borrow() == ToldSwitch::Clear).await;
+    switch.set_own(Some("here-1".to_owned()));
+    plane.other_write();
+    let named = || plane.requests.lock().last().unwrap().killswitch.clone();
+    until("the own one", || named().as_deref() == Some("here-1")).await;
 }

@@ -11,6 +11,10 @@ mod identify; // keys
 mod decide; // costs, scopes, numbers told
 mod record; // tallies, records, batches
 mod feed; // the policy never goes back
+mod lookup; // one question for each key, and bounds of them
+mod poison; // one bad object never touches another client
+mod state; // what the disk brings back, and what it never does
+mod killed; // a process that is killed while it writes
 mod shadow; // shadow changes nothing for anybody
 mod kill_switch; // nobody is refused, and all is decided as before
 mod cases; // public faults, by their number

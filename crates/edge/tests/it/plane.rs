@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use edge::{ControlPlane, FeedError, LookupError, Pending};
+use edge::{ControlPlane, FeedError, LookupError, Pending, ReportError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
+use wire::bootstrap::Bootstrap;
 use wire::key::KeyEnv;
 use wire::killswitch::KillswitchValue;
 use wire::plan::PlanValue;
@@ -16,6 +17,7 @@ use wire::policy::{
     KeyState, KeyValue, LookupAnswer, LookupRequest, Object, SecretValue, Snapshot,
 };
 use wire::rollout::{Phase, RolloutRule, RolloutValue, RuleSubject};
+use wire::usage::UsageReport;
 
 use super::world::{burst, hash, pepper};
 
@@ -40,6 +42,12 @@ pub(crate) struct Plane {
     /// What was committed at each revision of each history.
     pub(crate) committed: Mutex<BTreeMap<(String, u64), Committed>>,
     pub(crate) lookups: AtomicUsize,
+    pub(crate) snapshots: AtomicUsize,
+    asked: AtomicUsize,
+    feed_is_cut: AtomicBool,
+    cut_was_noticed: AtomicBool,
+    cut_twice: AtomicUsize,
+    pub(crate) usage: Mutex<Vec<UsageReport>>,
     pub(crate) away: AtomicBool,
     pub(crate) other_pepper: AtomicBool,
     pub(crate) requests: Mutex<Vec<FeedRequest>>,
@@ -182,6 +190,71 @@ impl Plane {
         })
     }
 
+    /// A key under an id of somebody's choice.
+    pub(crate) fn put_key_of(&self, text: &str, client: &str, id: &str) -> u64 {
+        self.put_key_value(KeyValue {
+            id: id.to_owned(),
+            client: client.to_owned(),
+            env: KeyEnv::Live,
+            state: KeyState::Active,
+            expires_at: None,
+            secrets: vec![SecretValue { hash: hash(text), valid_until: None }],
+            revision: 0,
+        })
+    }
+
+    /// Writes of which nobody is told.
+    pub(crate) fn quietly(&self, write: impl FnOnce() -> u64) -> u64 {
+        let before = self.state.lock().log.len();
+        let revision = write();
+        self.state.lock().log.truncate(before);
+        revision
+    }
+
+    /// From now on the feed alone fails.
+    pub(crate) fn cut_feed(&self, cut: bool) {
+        self.feed_is_cut.store(cut, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether somebody noticed that it is.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut_was_noticed.load(Ordering::SeqCst)
+    }
+
+    /// Something that gateways are told of an object, as it stands.
+    pub(crate) fn put_anything(&self, object: impl FnOnce(u64) -> Object) -> u64 {
+        self.commit(|state| Some(object(state.head)))
+    }
+
+    pub(crate) fn set_killswitch(&self, id: Option<&str>) -> u64 {
+        self.commit(|state| {
+            let before = state.killswitch.take();
+            state.killswitch = id.map(|id| KillswitchValue { id: id.to_owned(), set_at: 1_000 });
+            let now = state.killswitch.clone();
+            let id = now.as_ref().or(before.as_ref())?.id.clone();
+            Some(Object::Killswitch { id, value: now })
+        })
+    }
+
+    /// Everything, as an export would write it.
+    pub(crate) fn export(&self) -> Bootstrap {
+        let state = self.state.lock();
+        let keys = state.keys.values().flat_map(|key| {
+            let client = state.clients.get(&key.client);
+            let found = |client: &ClientValue, hash| FoundKey {
+                hash,
+                key: key.clone(),
+                client: client.clone(),
+            };
+            client.into_iter().flat_map(move |client| {
+                key.secrets.iter().map(move |secret| found(client, secret.hash))
+            })
+        });
+        let keys = keys.collect();
+        Bootstrap { written_at: 1_000, policy: snapshot_of(&state, pepper().id()), keys }
+    }
+
     /// A revision that concerns no gateway.
     pub(crate) fn other_write(&self) -> u64 {
         self.commit(|_| None)
@@ -217,6 +290,18 @@ impl Plane {
         self.lookups.load(Ordering::SeqCst)
     }
 
+    /// How often somebody wanted a snapshot, whether he got it or not.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// As after a restore that kept the history, which no restore of ours does.
+    pub(crate) fn go_back(&self, revision: u64) {
+        let mut state = self.state.lock();
+        state.head = revision;
+        state.log.clear();
+    }
+
     /// The newest revision that a gateway said it has in force.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.requests.lock().last().map_or(0, |request| request.applied)
@@ -230,7 +315,8 @@ impl Plane {
         let state = self.state.lock();
         let reaches_back = state.log.iter().all(|change| change.revision < u64::MAX)
             || request.after == state.head;
-        if request.history != state.history || !reaches_back {
+        let is_ahead = request.after > state.head;
+        if request.history != state.history || !reaches_back || is_ahead {
             return Err(FeedError::HistoryGone);
         }
         if request.after >= state.head {
@@ -247,6 +333,18 @@ impl Plane {
     }
 }
 
+fn snapshot_of(state: &State, pepper_id: String) -> Snapshot {
+    Snapshot {
+        history: state.history.clone(),
+        revision: state.head,
+        pepper_id,
+        live_gateways: 1,
+        plans: state.plans.values().cloned().collect(),
+        rollout: state.rollout.clone(),
+        killswitch: state.killswitch.clone(),
+    }
+}
+
 fn gone<T>(what: T) -> Box<dyn std::error::Error + Send + Sync>
 where
     T: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -257,23 +355,18 @@ where
 impl ControlPlane for Plane {
     fn snapshot(&self) -> Pending<'_, Result<Snapshot, FeedError>> {
         Box::pin(async {
+            self.asked.fetch_add(1, Ordering::SeqCst);
             if self.is_away() {
                 return Err(FeedError::Away(gone("away")));
             }
+            self.snapshots.fetch_add(1, Ordering::SeqCst);
             let mut state = self.state.lock();
             state.log.retain(|change| change.revision < u64::MAX);
-            Ok(Snapshot {
-                history: state.history.clone(),
-                revision: state.head,
-                pepper_id: match self.other_pepper.load(Ordering::Relaxed) {
-                    true => "another".to_owned(),
-                    false => pepper().id(),
-                },
-                live_gateways: 1,
-                plans: state.plans.values().cloned().collect(),
-                rollout: state.rollout.clone(),
-                killswitch: state.killswitch.clone(),
-            })
+            let pepper_id = match self.other_pepper.load(Ordering::Relaxed) {
+                true => "another".to_owned(),
+                false => pepper().id(),
+            };
+            Ok(snapshot_of(&state, pepper_id))
         })
     }
 
@@ -286,6 +379,12 @@ impl ControlPlane for Plane {
                 let changed = self.changed.notified();
                 if self.is_away() {
                     return Err(FeedError::Away(gone("away")));
+                }
+                if self.feed_is_cut.load(Ordering::SeqCst) {
+                    // The second failure comes after the first one was heard.
+                    let again = self.cut_twice.fetch_add(1, Ordering::SeqCst) > 0;
+                    self.cut_was_noticed.store(again, Ordering::SeqCst);
+                    return Err(FeedError::Away(gone("cut")));
                 }
                 if let Some(answer) = self.answer(request)? {
                     return Ok(answer);
@@ -328,6 +427,16 @@ impl ControlPlane for Plane {
                 hold.acquire().await.unwrap().forget();
             }
             Ok(answer)
+        })
+    }
+
+    fn usage<'a>(&'a self, report: &'a UsageReport) -> Pending<'a, Result<(), ReportError>> {
+        Box::pin(async {
+            if self.is_away() {
+                return Err(ReportError(gone("away")));
+            }
+            self.usage.lock().push(report.clone());
+            Ok(())
         })
     }
 }

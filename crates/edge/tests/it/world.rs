@@ -1,5 +1,6 @@
 //! An edge over a memory store and a clock that stands until it is moved.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -135,6 +136,8 @@ pub(crate) struct Setting {
     pub(crate) records_per_s: u32,
     pub(crate) keys: CacheBounds,
     pub(crate) region: RegionShare,
+    pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) bootstrap: Option<PathBuf>,
 }
 
 impl Default for Setting {
@@ -146,6 +149,8 @@ impl Default for Setting {
             records_per_s: 1_000,
             keys: CacheBounds::default(),
             region: RegionShare::default(),
+            state_dir: None,
+            bootstrap: None,
         }
     }
 }
@@ -187,6 +192,8 @@ impl<S: BucketStore> World<S> {
             keys: setting.keys,
             region: setting.region,
             anonymous: None,
+            state_dir: setting.state_dir,
+            bootstrap: setting.bootstrap,
         };
         let evidence = Arc::new(Shelf::default());
         let metrics = EdgeMetrics::register(&mut prometheus_client::registry::Registry::default());

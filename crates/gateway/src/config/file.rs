@@ -258,6 +258,7 @@ fn control(value: &Value, beside: &Path, problems: &mut Problems) -> Option<Cont
     let token = secret(f, "token_file", problems, beside);
     let pepper = standalone::pepper_file(f, beside, problems);
     let state_dir = path(f, "state_dir", problems, beside);
+    let bootstrap_file = path(f, "bootstrap_file", problems, beside);
     let records_per_s = count(f, "records_per_s", problems, 0..=1_000_000, 1_000);
     let gateway = parsed(f, "gateway", problems, Name::new).map(|name| name.to_string());
     fields.finish(problems);
@@ -267,6 +268,7 @@ fn control(value: &Value, beside: &Path, problems: &mut Problems) -> Option<Cont
         token: token?,
         pepper: pepper?,
         state_dir,
+        bootstrap_file,
         records_per_s,
         gateway,
     })

@@ -73,6 +73,7 @@ fn control(running: &ControlConfig, new: &ControlConfig, check: &mut impl FnMut(
     check(running.token.expose() == new.token.expose(), "control.token_file");
     check(running.pepper.id() == new.pepper.id(), "control.pepper_file");
     check(running.state_dir == new.state_dir, "control.state_dir");
+    check(running.bootstrap_file == new.bootstrap_file, "control.bootstrap_file");
     check(running.records_per_s == new.records_per_s, "control.records_per_s");
     check(running.gateway == new.gateway, "control.gateway");
 }

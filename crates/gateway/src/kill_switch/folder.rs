@@ -35,7 +35,7 @@ pub(super) enum Found {
     /// It is set; `None` where nobody can tell under which id.
     Set(Option<There>),
     /// It is not, and this one was cleared last.
-    Cleared(Name),
+    Cleared(There),
     /// It is not.
     Nothing,
     /// Nothing that could be relied on: the next look tells.
@@ -47,12 +47,15 @@ pub(super) enum Found {
 pub(super) struct There {
     pub(super) id: Name,
     pub(super) set_at: Option<String>,
+    pub(super) told: bool,
 }
 
 #[derive(Deserialize)]
 struct Written {
     id: String,
     set_at: Option<String>,
+    #[serde(default)]
+    told: bool,
 }
 
 impl Folder {
@@ -89,7 +92,7 @@ impl Folder {
 
     fn find_cleared(&self) -> Found {
         match open(&self.cleared) {
-            Ok(file) => there(file).map_or(Found::Nothing, |there| Found::Cleared(there.id)),
+            Ok(file) => there(file).map_or(Found::Nothing, Found::Cleared),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
             Err(_unreadable) => Found::Unsure,
         }
@@ -97,7 +100,7 @@ impl Folder {
 
     /// Remembers that this is set.
     pub(super) fn keep(&self, latch: &Latch) -> io::Result<()> {
-        let text = json!({ "id": latch.id.as_str(), "set_at": latch.set_at }).to_string() + "\n";
+        let text = text(latch);
         write_private(&self.set, text.as_bytes()).map_err(io::Error::other)?;
         remove(&self.cleared)?;
         self.sync()
@@ -105,7 +108,7 @@ impl Folder {
 
     /// Remembers that this was cleared, and forgets that it was set.
     pub(super) fn clear(&self, latch: &Latch) -> io::Result<()> {
-        let text = json!({ "id": latch.id.as_str() }).to_string() + "\n";
+        let text = text(latch);
         // A full disk must not keep it set: only another process on this folder needs to be told.
         if let Err(error) = write_private(&self.cleared, text.as_bytes()) {
             tracing::warn!(%error, "that the kill switch was cleared could not be written down");
@@ -126,9 +129,14 @@ fn open(file: &Path) -> io::Result<File> {
 fn there(file: File) -> Option<There> {
     let mut text = String::new();
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let Written { id, set_at } = serde_json::from_str(&text).ok()?;
+    let Written { id, set_at, told } = serde_json::from_str(&text).ok()?;
     let set_at = set_at.filter(|time| humantime::parse_rfc3339_weak(time).is_ok());
-    Some(There { id: Name::new(&id).ok()?, set_at })
+    Some(There { id: Name::new(&id).ok()?, set_at, told })
+}
+
+fn text(latch: &Latch) -> String {
+    let Latch { id, set_at, told, .. } = latch;
+    json!({ "id": id.as_str(), "set_at": set_at, "told": told }).to_string() + "\n"
 }
 
 fn remove(file: &Path) -> io::Result<()> {

@@ -129,6 +129,7 @@ fn told(latch: &Latch, has_folder: bool) -> Value {
         "set": true,
         "id": latch.id.as_str(),
         "set_at": latch.set_at,
+        "by": if latch.told { "control plane" } else { "this gateway" },
         "survives_restart": latch.kept,
         "why_not": why_not,
     })

@@ -78,6 +78,9 @@ fn check(request: &mut FeedRequest) -> Result<(), ApiError> {
             return Err(wrong(format!("{name}: at most {TEXT_BYTES_MAX} printable bytes")).into());
         }
     }
+    if let Some(id) = &request.killswitch {
+        Name::new(id).map_err(|error| wrong(format!("killswitch: {error}")))?;
+    }
     if let Some(url) = &request.ops_url
         && (url.len() > TEXT_BYTES_MAX
             || !is_printable(url)

@@ -2,6 +2,7 @@
 
 use daemon::sql::{Row, Transaction};
 use wire::client::plans::{GatewayObject, Page};
+use wire::killswitch::KillswitchValue;
 use wire::plan::PlanValue;
 use wire::policy::{
     Change, ClientValue, FEED_CHANGES_MAX, FeedRequest, KeyValue, Object, SafetyLimits, Snapshot,
@@ -9,7 +10,7 @@ use wire::policy::{
 use wire::rollout::RolloutValue;
 
 use super::plans::plan_of;
-use super::{PlanStore, StoreError, json_of, page, rollouts, text_of};
+use super::{PlanStore, StoreError, json_of, killswitch, page, rollouts, text_of};
 
 /// A gateway is live while its last poll is this recent.
 pub(crate) const LIVE_MS: u64 = 15_000;
@@ -42,13 +43,15 @@ impl PlanStore {
             request.applied.into(),
             text_of(&request.rejected).into(),
             self.now().into(),
+            request.killswitch.as_deref().into(),
         ];
         tx.run(
-            "insert into gateway (id, boot, build, ops_url, routes, applied, rejected, seen_at) \
-             values ($1, $2, $3, $4, $5, $6, $7, $8) \
+            "insert into gateway (id, boot, build, ops_url, routes, applied, rejected, seen_at, \
+             killswitch) values ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
              on conflict (id) do update set boot = excluded.boot, build = excluded.build, \
              ops_url = excluded.ops_url, routes = excluded.routes, applied = excluded.applied, \
-             rejected = excluded.rejected, seen_at = excluded.seen_at",
+             rejected = excluded.rejected, seen_at = excluded.seen_at, \
+             killswitch = excluded.killswitch",
             row,
         )
         .await?;
@@ -85,7 +88,7 @@ impl PlanStore {
                 [after.into(), limit.into()],
             )
             .await?;
-        let changes = rows.iter().map(change_of).collect::<Result<_, _>>().map_err(untold)?;
+        let changes = rows.iter().map(change_of).collect::<Result<_, _>>()?;
         let live = count_live(&mut tx, self.now().saturating_sub(LIVE_MS)).await?;
         Ok(After { history: ours, head, live, changes })
     }
@@ -107,7 +110,7 @@ impl PlanStore {
             live_gateways,
             plans: all_plans(&mut tx).await?,
             rollout: rollouts::active(&mut tx).await?,
-            killswitch: None,
+            killswitch: killswitch::current(&mut tx).await?,
         })
     }
 
@@ -128,8 +131,8 @@ impl PlanStore {
         let mut tx = self.database.read().await?;
         let rows = tx
             .rows(
-                "select id, boot, build, ops_url, routes, applied, rejected, seen_at from gateway \
-                 where id > $1 order by id limit $2",
+                "select id, boot, build, ops_url, routes, applied, rejected, seen_at, killswitch \
+                 from gateway where id > $1 order by id limit $2",
                 [after.into(), (limit + 1).into()],
             )
             .await?;
@@ -207,11 +210,25 @@ fn damaged(row: &Row) -> Result<PlanValue, StoreError> {
     })
 }
 
+/// A change as gateways are told it. One that does not read must not stop all others for as long as
+/// it is kept: it is told as such, and gateways skip it alone and name it.
 fn change_of(row: &Row) -> Result<Change, StoreError> {
-    let id = row.text("id")?;
-    let kind = row.text("kind")?;
+    let (kind, id) = (row.text("kind")?, row.text("id")?);
+    let object = match object_of(row, &kind, &id) {
+        Ok(object) => object,
+        Err(error @ StoreError::Damaged { .. }) => {
+            tracing::error!(%error, "told as a change that does not read");
+            Object::Unreadable { of: kind, id, reason: error.to_string() }
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Change { revision: row.count("revision")?, object })
+}
+
+fn object_of(row: &Row, kind: &str, id: &str) -> Result<Object, StoreError> {
     let gone = row.text_or_null("value")?.is_none();
-    let object = match kind.as_str() {
+    let id = id.to_owned();
+    Ok(match kind {
         "plan" => Object::Plan { value: value_of::<PlanValue>(row, gone, "plan", &id)?, id },
         "client" => {
             Object::Client { value: value_of::<ClientValue>(row, gone, "client", &id)?, id }
@@ -220,22 +237,15 @@ fn change_of(row: &Row) -> Result<Change, StoreError> {
         "rollout" => {
             Object::Rollout { value: value_of::<RolloutValue>(row, gone, "rollout", &id)?, id }
         }
+        "killswitch" => {
+            let value = value_of::<KillswitchValue>(row, gone, "killswitch", &id)?;
+            Object::Killswitch { value, id }
+        }
         other => {
             let reason = format!("a change has the unknown kind `{other}`");
             return Err(StoreError::Damaged { kind: "change", id, reason });
         }
-    };
-    Ok(Change { revision: row.count("revision")?, object })
-}
-
-/// A change that cannot be read must not stop all others for as long as it is kept: gateways pass it
-/// with the snapshot, which tells what the rows say now.
-fn untold(error: StoreError) -> StoreError {
-    if let StoreError::Damaged { .. } = &error {
-        tracing::error!(%error, "gateways are told to read the snapshot");
-        return StoreError::HistoryGone(format!("a change cannot be told: {error}"));
-    }
-    error
+    })
 }
 
 fn value_of<T: serde::de::DeserializeOwned>(
@@ -257,7 +267,7 @@ fn gateway_of(row: &Row, live_since: u64) -> Result<GatewayObject, StoreError> {
         routes: json_of(row, "routes", "gateway", &id)?,
         applied: row.count("applied")?,
         rejected: json_of(row, "rejected", "gateway", &id)?,
-        killswitch: None,
+        killswitch: row.text_or_null("killswitch")?,
         seen_at,
         live: seen_at >= live_since,
         id,

@@ -118,7 +118,14 @@ impl PlanStore {
         for hash in hashes {
             match known.get(hash.bytes().as_slice()) {
                 None => missing.push(*hash),
-                Some(id) => found.push(found_key(&mut tx, *hash, id).await?),
+                Some(id) => match found_key(&mut tx, *hash, id).await {
+                    Ok(key) => found.push(key),
+                    // Neither found nor missing: nobody can tell, and no other key suffers.
+                    Err(error @ (StoreError::Damaged { .. } | StoreError::NotFound { .. })) => {
+                        tracing::error!(%error, "left out of a look-up");
+                    }
+                    Err(error) => return Err(error),
+                },
             }
         }
         Ok(LookupAnswer { revision, found, missing })

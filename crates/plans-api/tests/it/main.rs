@@ -21,6 +21,7 @@ mod dumps; // what a dump gives away
 mod openapi; // the description of the API
 mod access; // who may call what
 mod gate; // enforcing everybody
+mod killswitch; // everybody into shadow
 mod doorbell; // changes made elsewhere
 mod room; // a full disk, and room again
 mod limits; // inspect and reset

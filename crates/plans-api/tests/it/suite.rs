@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::postgres::Postgres;
-use crate::{audit, backup, cases, scenarios};
+use crate::{audit, backup, cases, killswitch, scenarios};
 
 macro_rules! suite {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -55,4 +55,5 @@ suite! {
     audit::the_audit_is_found_by_actor_object_and_time,
     backup::what_was_revoked_after_a_backup_stays_revoked,
     backup::a_file_that_cannot_be_used_says_why_and_changes_nothing,
+    killswitch::it_is_set_for_all_told_to_gateways_and_cleared_by_its_id,
 }

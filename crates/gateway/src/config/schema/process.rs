@@ -213,7 +213,13 @@ pub(super) const CONTROL: &[Key] = &[
         "state_dir",
         Kind::File,
         "\"/var/lib/weir\"",
-        "remembers this gateway's random name and the kill switch over restarts",
+        "keeps policy, keys in use, the kill switch and this gateway's random name over restarts",
+    ),
+    key(
+        "bootstrap_file",
+        Kind::File,
+        "\"bootstrap.json\"",
+        "made by `weir export --bootstrap`: the policy where state_dir has none and nobody answers",
     ),
     key(
         "records_per_s",
