@@ -9,13 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::store::{BucketStore, StoreError};
+use limiter_core::store::BucketStore;
 use limiter_core::{
-    Basis, Clock, Contract, Cost, Decision, Limiter, Limits, PlanVersion, Reply, TICK_EVERY,
+    Basis, Clock, Contract, Cost, Decision, Limiter, Limits, PlanVersion, TICK_EVERY,
     VersionSource, Wait,
 };
 use wire::key::Pepper;
-use wire::plan::{PlanLimits, Scope};
+use wire::plan::PlanLimits;
 use wire::policy::ClientValue;
 use wire::rollout::Phase;
 
@@ -33,6 +33,9 @@ use crate::region::RegionShare;
 use crate::ticket::{Decided, Judged, Ticket};
 
 mod renew; // what may change besides the policy
+mod inspect; // how a client stands
+
+pub use inspect::{InspectError, Inspection};
 
 /// Idle limiter entries, and positive keys beyond their bound, are looked for this often.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(5);
@@ -64,36 +67,6 @@ pub struct EdgeSettings {
     pub anonymous: Option<String>,
     /// The part of each plan that belongs to this region.
     pub region: RegionShare,
-}
-
-/// A client's bucket as the store has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inspection {
-    /// The client as known here.
-    pub client: ClientValue,
-    /// Its plan.
-    pub plan: Arc<PlanEntry>,
-    /// Its phase.
-    pub phase: Phase,
-    /// The bucket pair; `None` under an unlimited plan.
-    pub bucket: Option<Reply>,
-}
-
-/// Why a client cannot be inspected here.
-#[derive(Debug, thiserror::Error)]
-pub enum InspectError {
-    /// None of its keys was seen here.
-    #[error("no key of this client was seen here")]
-    ClientUnknown,
-    /// Its plan has no numbers here.
-    #[error("the client's plan {0} is unknown here or not valid")]
-    PlanInvalid(String),
-    /// Its keys have a bucket each.
-    #[error("every key of this client has its own bucket: name one")]
-    KeyNeeded,
-    /// The store did not answer.
-    #[error("the bucket store did not answer")]
-    Store(#[source] StoreError),
 }
 
 /// Decides about requests and keeps what was decided.
@@ -173,7 +146,10 @@ impl<S: BucketStore> Edge<S> {
             AuthMode::Key => self.key_holder(call.presented).await,
         };
         let subject = holder.and_then(|known| match self.shelf.current().as_ref() {
-            Some(book) => Ok(Subject::new(known, book, &self.shelf, call.request_id)),
+            Some(book) => {
+                let now_ms = self.now_for(&known.client);
+                Ok(Subject::new(known, book, &self.shelf, call.request_id, now_ms))
+            }
             None => Err(Refusal::NoPolicy),
         });
         let subject = match subject {
@@ -196,6 +172,11 @@ impl<S: BucketStore> Edge<S> {
         }
     }
 
+    /// The time in milliseconds, where a client's terms depend on it.
+    fn now_for(&self, client: &ClientValue) -> u64 {
+        client.overridden.as_ref().map_or(0, |_own| self.clock.now().us() / 1_000)
+    }
+
     /// Rooms ④ and ⑤ for a known subject.
     async fn decide(&self, call: &Call<'_>, subject: Subject) -> Admission {
         let phase = subject.rule.phase;
@@ -206,7 +187,7 @@ impl<S: BucketStore> Edge<S> {
         let limits = match plan.limits {
             PlanLimits::Limited(limits) => limits,
             PlanLimits::Unlimited => {
-                let version = plan.version_for(&subject.known.client);
+                let version = plan.version_for(&subject.known.client, subject.now_ms);
                 self.metrics.unlimited(phase);
                 let decided = decided(subject, call, cost, version, Judged::Unlimited);
                 return Admission::Forward(self.ticket(Some(decided)));
@@ -341,47 +322,6 @@ impl<S: BucketStore> Edge<S> {
         &self.metrics
     }
 
-    /// Reads a client's bucket pair without changing it. Under a plan whose keys have a bucket
-    /// each, `key_id` says which. The client must have been seen here.
-    pub async fn inspect(
-        &self,
-        client: &str,
-        key_id: Option<&str>,
-    ) -> Result<Inspection, InspectError> {
-        let client = self.keys.client(client).ok_or(InspectError::ClientUnknown)?;
-        self.inspect_as(&client, key_id).await
-    }
-
-    /// As [`Edge::inspect`], for a client that the caller knows.
-    pub async fn inspect_as(
-        &self,
-        client: &ClientValue,
-        key_id: Option<&str>,
-    ) -> Result<Inspection, InspectError> {
-        let (plan, phase) = {
-            let book = self.shelf.current();
-            let plan = book.as_ref().and_then(|book| book.plan(&client.plan)).cloned();
-            let phase = book.as_ref().map(|book| self.shelf.rule_of(book, &client.id).phase);
-            (plan, phase.unwrap_or_default())
-        };
-        let plan = plan.ok_or_else(|| InspectError::PlanInvalid(client.plan.clone()))?;
-        let bucket = match (plan.limits, plan.scope, key_id) {
-            (PlanLimits::Unlimited, _, _) => None,
-            (PlanLimits::Limited(_), Scope::Key, None) => return Err(InspectError::KeyNeeded),
-            (PlanLimits::Limited(limits), scope, key_id) => {
-                let key = identify::bucket_of(self.versions, scope, &client.id, key_id);
-                let contract = Contract {
-                    key,
-                    plan: plan.numbers_for(limits, client),
-                    reset: version_at(client.reset_revision),
-                    failure: plan.failure,
-                };
-                Some(self.limiter.inspect(&contract).await.map_err(InspectError::Store)?)
-            }
-        };
-        Ok(Inspection { client: client.clone(), plan, phase, bucket })
-    }
-
     /// The tasks that must run while the edge does. They end at [`Edge::finish`].
     pub fn background(self: &Arc<Self>) -> Vec<Background> {
         let mut tasks: Vec<Background> = Vec::new();
@@ -465,7 +405,7 @@ fn contract(subject: &Subject, plan: &PlanEntry, limits: Limits, call: &Call<'_>
     let client = &subject.known.client;
     Contract {
         key: subject.known.bucket(plan.scope),
-        plan: plan.numbers_for(limits, client),
+        plan: plan.numbers_for(limits, client, subject.now_ms),
         reset: version_at(client.reset_revision),
         failure: call.route.failure.unwrap_or(plan.failure),
     }

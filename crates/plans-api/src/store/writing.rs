@@ -14,6 +14,8 @@ pub(super) struct Writing<'a> {
     revision: u64,
     audit_seq: u64,
     now: u64,
+    /// The first object that was changed.
+    first: Option<(&'static str, String)>,
 }
 
 /// What a change did to an object, for the audit.
@@ -41,7 +43,12 @@ impl PlanStore {
                 reason: "the row is missing".to_owned(),
             })?;
         let (revision, audit_seq) = (head.count("revision")?, head.count("audit_seq")?);
-        Ok(Writing { tx, store: self, stamp, revision, audit_seq, now: self.now() })
+        let now = self.now();
+        let mut writing = Writing { tx, store: self, stamp, revision, audit_seq, now, first: None };
+        if let Some(once) = &stamp.once {
+            writing.refuse_repeated(once).await?;
+        }
+        Ok(writing)
     }
 }
 
@@ -87,6 +94,7 @@ impl Writing<'_> {
         told: Told<'_>,
     ) -> Result<(), StoreError> {
         self.audit_seq += 1;
+        self.first.get_or_insert_with(|| (told.kind, told.id.to_owned()));
         self.tx
             .run(
                 "insert into audit (seq, revision, at, actor, via, command, reason, kind, id, \
@@ -113,6 +121,11 @@ impl Writing<'_> {
 
     /// Makes it so, and wakes who waits; the newest revision.
     pub(super) async fn commit(mut self) -> Result<u64, StoreError> {
+        if let Some(once) = &self.stamp.once {
+            let first = self.first.take();
+            let object = first.as_ref().map_or(("", ""), |(kind, id)| (*kind, id.as_str()));
+            self.note_done(once, object).await?;
+        }
         self.tx
             .run(
                 "update head set revision = $1, audit_seq = $2 where one = 1",

@@ -15,7 +15,11 @@ mod fakes; // shadow-compare and a gateway's operations port
 mod scenarios; // what must hold on both back ends
 mod cases; // the numbered ones of these
 mod suite; // runs them
+mod catalog; // overrides and secrets, on both back ends
+mod versions; // preconditions, repetitions, pages, on both back ends
+mod approvals; // what two people do
 mod access; // who may call what
+mod codes; // the closed list of problem codes
 mod gate; // enforcing everybody
 mod doorbell; // changes made elsewhere
 mod room; // a full disk, and room again
