@@ -168,7 +168,12 @@ impl Replica {
             instance,
             clock,
             safety: SafetyLimit::new(instances, Arc::new(clock)),
-            told: Mutex::new(SafetyLimits { revision: 0, multiple: 10, plans: Vec::new() }),
+            told: Mutex::new(SafetyLimits {
+                revision: 0,
+                multiple: 10,
+                plans: Vec::new(),
+                overrides: Vec::new(),
+            }),
             plans: Mutex::default(),
             buckets: Mutex::default(),
             running: Mutex::new(Running { mode, turns }),

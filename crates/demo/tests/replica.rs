@@ -12,7 +12,7 @@ fn limits(capacity: u64) -> SafetyLimits {
         "revision": 1,
     }))
     .expect("this is a plan");
-    SafetyLimits { revision: 1, multiple: 10, plans: vec![plan] }
+    SafetyLimits { revision: 1, multiple: 10, plans: vec![plan], overrides: Vec::new() }
 }
 
 fn quick() -> Mode {

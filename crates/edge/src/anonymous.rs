@@ -53,6 +53,7 @@ impl Anonymous {
             id: anonymous_client(&plan),
             plan,
             state: ClientState::Active,
+            overridden: None,
             reset_revision: 0,
             revision: 0,
         });

@@ -10,13 +10,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::store::{BucketStore, StoreError};
+use limiter_core::store::BucketStore;
 use limiter_core::{
-    Basis, Clock, Contract, Cost, Decision, Limiter, Limits, PlanVersion, Reply, VersionSource,
-    Wait,
+    Basis, Clock, Contract, Cost, Decision, Limiter, Limits, PlanVersion, VersionSource, Wait,
 };
 use wire::key::Pepper;
-use wire::plan::{PlanLimits, Scope};
+use wire::plan::PlanLimits;
 use wire::policy::ClientValue;
 use wire::rollout::Phase;
 
@@ -36,6 +35,9 @@ use crate::ticket::{Decided, Judged, Ticket};
 
 mod background; // its tasks, and their end
 mod renew; // what may change besides the policy
+mod inspect; // how a client stands
+
+pub use inspect::{InspectError, Inspection};
 
 /// A background task of an edge: its name and what it does until the edge ends.
 pub type Background = (&'static str, Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -65,36 +67,6 @@ pub struct EdgeSettings {
     pub state_dir: Option<PathBuf>,
     /// An exported policy, for when there is none at the start and no control plane answers.
     pub bootstrap: Option<PathBuf>,
-}
-
-/// A client's bucket as the store has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inspection {
-    /// The client as known here.
-    pub client: ClientValue,
-    /// Its plan.
-    pub plan: Arc<PlanEntry>,
-    /// Its phase.
-    pub phase: Phase,
-    /// The bucket pair; `None` under an unlimited plan.
-    pub bucket: Option<Reply>,
-}
-
-/// Why a client cannot be inspected here.
-#[derive(Debug, thiserror::Error)]
-pub enum InspectError {
-    /// None of its keys was seen here.
-    #[error("no key of this client was seen here")]
-    ClientUnknown,
-    /// Its plan has no numbers here.
-    #[error("the client's plan {0} is unknown here or not valid")]
-    PlanInvalid(String),
-    /// Its keys have a bucket each.
-    #[error("every key of this client has its own bucket: name one")]
-    KeyNeeded,
-    /// The store did not answer.
-    #[error("the bucket store did not answer")]
-    Store(#[source] StoreError),
 }
 
 /// Decides about requests and keeps what was decided.
@@ -180,7 +152,10 @@ impl<S: BucketStore> Edge<S> {
             AuthMode::Key => self.key_holder(call.presented).await,
         };
         let subject = holder.and_then(|known| match self.shelf.current().as_ref() {
-            Some(book) => Ok(Subject::new(known, book, &self.shelf, call.request_id)),
+            Some(book) => {
+                let now_ms = self.now_for(&known.client);
+                Ok(Subject::new(known, book, &self.shelf, call.request_id, now_ms))
+            }
             None => Err(Refusal::NoPolicy),
         });
         let subject = match subject {
@@ -203,6 +178,11 @@ impl<S: BucketStore> Edge<S> {
         }
     }
 
+    /// The time in milliseconds, where a client's terms depend on it.
+    fn now_for(&self, client: &ClientValue) -> u64 {
+        client.overridden.as_ref().map_or(0, |_own| self.clock.now().us() / 1_000)
+    }
+
     /// Rooms ④ and ⑤ for a known subject.
     async fn decide(&self, call: &Call<'_>, subject: Subject) -> Admission {
         let phase = subject.rule.phase;
@@ -213,7 +193,7 @@ impl<S: BucketStore> Edge<S> {
         let limits = match plan.limits {
             PlanLimits::Limited(limits) => limits,
             PlanLimits::Unlimited => {
-                let version = plan.version_for(&subject.known.client);
+                let version = plan.version_for(&subject.known.client, subject.now_ms);
                 self.metrics.unlimited(phase);
                 let decided = decided(subject, call, cost, version, Judged::Unlimited);
                 return Admission::Forward(self.ticket(Some(decided)));
@@ -347,47 +327,6 @@ impl<S: BucketStore> Edge<S> {
     pub fn metrics(&self) -> &EdgeMetrics {
         &self.metrics
     }
-
-    /// Reads a client's bucket pair without changing it. Under a plan whose keys have a bucket
-    /// each, `key_id` says which. The client must have been seen here.
-    pub async fn inspect(
-        &self,
-        client: &str,
-        key_id: Option<&str>,
-    ) -> Result<Inspection, InspectError> {
-        let client = self.keys.client(client).ok_or(InspectError::ClientUnknown)?;
-        self.inspect_as(&client, key_id).await
-    }
-
-    /// As [`Edge::inspect`], for a client that the caller knows.
-    pub async fn inspect_as(
-        &self,
-        client: &ClientValue,
-        key_id: Option<&str>,
-    ) -> Result<Inspection, InspectError> {
-        let (plan, phase) = {
-            let book = self.shelf.current();
-            let plan = book.as_ref().and_then(|book| book.plan(&client.plan)).cloned();
-            let phase = book.as_ref().map(|book| self.shelf.rule_of(book, &client.id).phase);
-            (plan, phase.unwrap_or_default())
-        };
-        let plan = plan.ok_or_else(|| InspectError::PlanInvalid(client.plan.clone()))?;
-        let bucket = match (plan.limits, plan.scope, key_id) {
-            (PlanLimits::Unlimited, _, _) => None,
-            (PlanLimits::Limited(_), Scope::Key, None) => return Err(InspectError::KeyNeeded),
-            (PlanLimits::Limited(limits), scope, key_id) => {
-                let key = identify::bucket_of(self.versions, scope, &client.id, key_id);
-                let contract = Contract {
-                    key,
-                    plan: plan.numbers_for(limits, client),
-                    reset: version_at(client.reset_revision),
-                    failure: plan.failure,
-                };
-                Some(self.limiter.inspect(&contract).await.map_err(InspectError::Store)?)
-            }
-        };
-        Ok(Inspection { client: client.clone(), plan, phase, bucket })
-    }
 }
 
 /// A folder that cannot be had is no reason not to serve.
@@ -411,7 +350,7 @@ fn contract(subject: &Subject, plan: &PlanEntry, limits: Limits, call: &Call<'_>
     let client = &subject.known.client;
     Contract {
         key: subject.known.bucket(plan.scope),
-        plan: plan.numbers_for(limits, client),
+        plan: plan.numbers_for(limits, client, subject.now_ms),
         reset: version_at(client.reset_revision),
         failure: call.route.failure.unwrap_or(plan.failure),
     }

@@ -19,10 +19,12 @@ use crate::ticket::RecordSeed;
 /// Who is calling, as the policy in force sees it.
 pub(crate) struct Subject {
     pub(crate) known: Arc<Known>,
-    /// Absent where the plan is unknown or was never valid.
+    /// As it holds for this client now. Absent where the plan is unknown or was never valid.
     pub(crate) plan: Option<Arc<PlanEntry>>,
     pub(crate) rule: PhaseRule,
     pub(crate) revision: u64,
+    /// When it was looked at; 0 where nothing about the client depends on it.
+    pub(crate) now_ms: u64,
     pub(crate) record: Option<RecordSeed>,
 }
 
@@ -33,6 +35,7 @@ impl Subject {
         book: &PlanBook,
         shelf: &Shelf,
         request_id: &str,
+        now_ms: u64,
     ) -> Subject {
         let client = known.client.id.as_str();
         let record = book.rollout().map(|_active| RecordSeed {
@@ -41,9 +44,12 @@ impl Subject {
             sampled: known.key_id().is_some() && book.samples(client),
         });
         Subject {
-            plan: book.plan(&known.client.plan).cloned(),
+            plan: book
+                .plan(&known.client.plan)
+                .and_then(|plan| plan.for_client(&known.client, now_ms)),
             rule: shelf.rule_of(book, client),
             revision: book.revision(),
+            now_ms,
             record,
             known,
         }
@@ -78,26 +84,48 @@ async fn unseen(
     pepper: &Pepper,
     now_ms: u64,
 ) -> Result<Arc<Known>, Refusal> {
-    match key::shape(text, pepper) {
+    let found = match key::shape(text, pepper) {
         KeyShape::Forged => return Err(Refusal::KeyInvalid),
-        KeyShape::Ours | KeyShape::Foreign => {}
-    }
-    match keys.find(hash, now_ms).await {
+        KeyShape::Ours => keys.find(hash, now_ms).await,
+        KeyShape::Foreign => {
+            let imported = KeyHash::of_key_if_imported(text, pepper);
+            foreign(hash, imported, keys, now_ms).await
+        }
+    };
+    match found {
         Found::Known(known) => Ok(known),
         Found::Nobody => Err(Refusal::KeyInvalid),
         Found::NotTold { retry } => Err(Refusal::KeyUnverified { retry }),
     }
 }
 
+/// The holder of a key that is not spelled like ours: it stands in a file, or it was imported.
+/// Both are asked for at once, so which of them it is takes no longer.
+async fn foreign(hash: KeyHash, imported: KeyHash, keys: &KeyCache, now_ms: u64) -> Found {
+    if let Some(known) = keys.get(&imported, now_ms) {
+        return Found::Known(known);
+    }
+    let (own, imported) = tokio::join!(keys.find(hash, now_ms), keys.find(imported, now_ms));
+    match (own, imported) {
+        (Found::Known(known), _) | (_, Found::Known(known)) => Found::Known(known),
+        (Found::NotTold { retry }, _) | (_, Found::NotTold { retry }) => Found::NotTold { retry },
+        (Found::Nobody, Found::Nobody) => Found::Nobody,
+    }
+}
+
 /// What a connection came in with that outlives its request, to ask later whether it still may
 /// stay. Of a key it keeps the stored form only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pass(Option<KeyHash>);
+pub struct Pass(Option<(KeyHash, Option<KeyHash>)>);
 
 impl Pass {
     pub(crate) fn of(presented: Presented<'_>, pepper: &Pepper) -> Pass {
         Pass(match presented {
-            Presented::Key(text) => Some(KeyHash::of_key(text, pepper)),
+            Presented::Key(text) => {
+                let foreign = key::shape(text, pepper) == KeyShape::Foreign;
+                let imported = foreign.then(|| KeyHash::of_key_if_imported(text, pepper));
+                Some((KeyHash::of_key(text, pepper), imported))
+            }
             Presented::Nothing | Presented::Address(_) => None,
         })
     }
@@ -105,14 +133,20 @@ impl Pass {
     /// Whether its key would still open at `now_ms`. A key that is not known any more is asked
     /// about again; as long as nobody can be asked, what was good stays good.
     pub(crate) async fn is_good(self, keys: &KeyCache, now_ms: u64) -> bool {
-        let Some(hash) = self.0 else { return true };
+        let Some((hash, imported)) = self.0 else { return true };
         let known = match keys.get(&hash, now_ms) {
             Some(known) => known,
-            None => match keys.find(hash, now_ms).await {
-                Found::Known(known) => known,
-                Found::Nobody => return false,
-                Found::NotTold { .. } => return true,
-            },
+            None => {
+                let found = match imported {
+                    Some(imported) => foreign(hash, imported, keys, now_ms).await,
+                    None => keys.find(hash, now_ms).await,
+                };
+                match found {
+                    Found::Known(known) => known,
+                    Found::Nobody => return false,
+                    Found::NotTold { .. } => return true,
+                }
+            }
         };
         known.opens(now_ms) && may_call(&known).is_ok()
     }

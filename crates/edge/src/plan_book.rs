@@ -5,6 +5,8 @@
 //! its check is left out alone and reported; its last valid version stays in force, and where
 //! there never was one the plan is simply absent, which is a refusal and not "unlimited".
 
+mod overrides; // a client's own limits, and their end
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -45,7 +47,8 @@ pub struct PlanEntry {
     pub failure: FailurePolicy,
     /// Revision of its last valid change.
     pub revision: u64,
-    costs: Vec<(CostRule, Cost)>,
+    region: RegionShare,
+    costs: Arc<[(CostRule, Cost)]>,
     /// As a control plane told it.
     told: Option<Arc<PlanValue>>,
 }
@@ -60,6 +63,7 @@ impl PlanEntry {
             scope: spec.scope,
             failure: spec.failure,
             revision,
+            region,
             costs: spec.costs.iter().filter_map(priced).collect(),
             told: None,
         }
@@ -74,12 +78,13 @@ impl PlanEntry {
     }
 
     /// The numbers for one client. Their version grows with every change of plan or client.
-    pub fn numbers_for(&self, limits: Limits, client: &ClientValue) -> PlanNumbers {
-        PlanNumbers { version: self.version_for(client), limits }
+    pub fn numbers_for(&self, limits: Limits, client: &ClientValue, now_ms: u64) -> PlanNumbers {
+        PlanNumbers { version: self.version_for(client, now_ms), limits }
     }
 
-    pub(crate) fn version_for(&self, client: &ClientValue) -> PlanVersion {
-        version_at(self.revision.max(client.revision))
+    pub(crate) fn version_for(&self, client: &ClientValue, now_ms: u64) -> PlanVersion {
+        let PlanVersion(version) = version_at(self.revision.max(client.revision));
+        PlanVersion(version.saturating_add(u64::from(overrides::has_ended(client, now_ms))))
     }
 
     fn same_terms(&self, other: &PlanEntry) -> bool {

@@ -121,6 +121,9 @@ struct Known {
     revision: u64,
     #[serde(default)]
     reset_revision: u64,
+    /// Its own limits, as JSON.
+    #[serde(rename = "override")]
+    overridden: Option<String>,
 }
 
 async fn inspect<S: BucketStore>(
@@ -136,10 +139,16 @@ async fn inspect<S: BucketStore>(
     let inspected = match known.plan {
         None => inside.shared.edge.inspect(&client, key).await,
         Some(plan) => {
+            let Ok(overridden) = known.overridden.as_deref().map(serde_json::from_str).transpose()
+            else {
+                let detail = "?override= is no object with limits of a client's own";
+                return problem(ErrorBody::new(ErrorCode::BadRequest, detail));
+            };
             let value = ClientValue {
                 id: client,
                 plan,
                 state: ClientState::Active,
+                overridden,
                 reset_revision: known.reset_revision,
                 revision: known.revision,
             };

@@ -39,6 +39,11 @@ pub(crate) struct Caller {
     /// As the audit shows it.
     pub(crate) actor: String,
     pub(crate) role: Role,
+    pub(crate) token_id: String,
+    /// The token's.
+    pub(crate) name: String,
+    /// The token is a program's.
+    pub(crate) machine: bool,
 }
 
 /// Why a call is not let in.
@@ -128,7 +133,13 @@ impl Auth {
         if let Err(error) = self.store.used_token(token).await {
             tracing::debug!(%error, "cannot note that a token was used");
         }
-        Ok(Some(Caller { actor: format!("{} ({})", token.name, token.id), role: token.role }))
+        Ok(Some(Caller {
+            actor: format!("{} ({})", token.name, token.id),
+            role: token.role,
+            token_id: token.id.clone(),
+            name: token.name.clone(),
+            machine: token.machine,
+        }))
     }
 }
 
@@ -204,6 +215,7 @@ pub(crate) async fn bootstrap(
     let spec = TokenSpec {
         name: "bootstrap".to_owned(),
         role: Role::Bootstrap,
+        machine: false,
         expires_at: Some(store.now() + BOOTSTRAP_MS),
     };
     store.create_token(&spec, &token, &Stamp::start()).await.map_err(Failure::other)?;

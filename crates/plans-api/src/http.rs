@@ -5,14 +5,18 @@
 
 mod error; // the one map from errors to statuses
 mod ask; // what a call brings besides its body
+mod verbs; // which line of the table a call is
+mod once; // calls that may be sent twice
 mod plans; // /v1/plans
 mod clients; // /v1/clients
-mod keys; // /v1/keys
+mod overrides; // /v1/clients/{id}/override
+mod keys; // /v1/keys, /v1/usage
 mod apply; // /v1/apply
 mod rollouts; // /v1/rollouts, /v1/gates
 mod killswitch; // /v1/killswitch
 mod shadow; // /v1/shadow
 mod gateways; // /v1/feed, /v1/snapshot, /v1/gateways, /v1/safety-limits
+mod approvals; // what another person has to accept
 mod tokens; // /v1/tokens
 mod audit; // /v1/audit
 mod backup; // /v1/backup
@@ -29,7 +33,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use axum::http::{HeaderMap, Method};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use daemon::Drain;
 use limiter_core::Clock;
 use wire::client::plans::Role;
@@ -42,6 +46,7 @@ use crate::live::LiveGateways;
 use crate::metrics::{Class, Metrics};
 use crate::store::PlanStore;
 use error::ApiError;
+pub use error::CODES;
 
 /// Longest body, in bytes.
 const BODY_BYTES_MAX: usize = 2 << 20;
@@ -76,10 +81,14 @@ impl fmt::Debug for App {
 /// Which roles a route lets in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Whoever reads: viewer, operator, admin.
+    /// Whoever reads: viewer, support, operator, admin, approver.
     Viewer,
+    /// Whoever helps a client: support, operator, admin.
+    Support,
     /// Whoever changes plans, clients, keys, rollouts: operator, admin.
     Operator,
+    /// Whoever answers what another person asked for: approver, operator, admin.
+    Approver,
     /// Admin alone.
     Admin,
     /// Admin, or the bootstrap token.
@@ -94,14 +103,17 @@ impl Needs {
     /// Whether `role` is let in.
     pub const fn lets_in(self, role: Role) -> bool {
         match self {
-            Needs::Viewer => matches!(role, Role::Viewer | Role::Operator | Role::Admin),
+            Needs::Viewer => matches!(
+                role,
+                Role::Viewer | Role::Support | Role::Operator | Role::Admin | Role::Approver
+            ),
+            Needs::Support => matches!(role, Role::Support | Role::Operator | Role::Admin),
+            Needs::Approver => matches!(role, Role::Approver | Role::Operator | Role::Admin),
             Needs::Operator => matches!(role, Role::Operator | Role::Admin),
             Needs::Admin => matches!(role, Role::Admin),
             Needs::AdminOrBootstrap => matches!(role, Role::Admin | Role::Bootstrap),
             Needs::Gateway => matches!(role, Role::Gateway),
-            Needs::Service => {
-                matches!(role, Role::Service | Role::Viewer | Role::Operator | Role::Admin)
-            }
+            Needs::Service => matches!(role, Role::Service) || Needs::Viewer.lets_in(role),
         }
     }
 }
@@ -127,22 +139,33 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/plans/{name}", Needs::Viewer),
     route("PUT", "/v1/plans/{name}", Needs::Operator),
     route("DELETE", "/v1/plans/{name}", Needs::Operator),
+    route("GET", "/v1/plans/{name}/lint", Needs::Viewer),
     route("GET", "/v1/clients", Needs::Viewer),
     route("GET", "/v1/clients/{id}", Needs::Viewer),
     route("PUT", "/v1/clients/{id}", Needs::Operator),
     route("DELETE", "/v1/clients/{id}", Needs::Operator),
-    route("POST", "/v1/clients/{id}", Needs::Operator),
+    route("POST", "/v1/clients/{id}:suspend", Needs::Operator),
+    route("POST", "/v1/clients/{id}:resume", Needs::Operator),
+    route("PUT", "/v1/clients/{id}/override", Needs::Operator),
+    route("DELETE", "/v1/clients/{id}/override", Needs::Operator),
     route("GET", "/v1/clients/{id}/limit", Needs::Viewer),
-    route("POST", "/v1/clients/{id}/limit:reset", Needs::Operator),
+    route("POST", "/v1/clients/{id}/limit:reset", Needs::Support),
     route("GET", "/v1/keys", Needs::Viewer),
     route("POST", "/v1/keys", Needs::Operator),
     route("GET", "/v1/keys/{id}", Needs::Viewer),
-    route("POST", "/v1/keys/{id}", Needs::Operator),
+    route("GET", "/v1/keys/{id}/usage", Needs::Viewer),
+    route("POST", "/v1/keys/{id}:rotate", Needs::Support),
+    route("POST", "/v1/keys/{id}:disable", Needs::Support),
+    route("POST", "/v1/keys/{id}:enable", Needs::Operator),
+    route("POST", "/v1/keys/{id}:revoke", Needs::Operator),
+    route("POST", "/v1/keys:import", Needs::Operator),
     route("POST", "/v1/keys:lookup", Needs::Gateway),
+    route("POST", "/v1/usage", Needs::Gateway),
     route("POST", "/v1/apply", Needs::Operator),
     route("GET", "/v1/rollouts", Needs::Viewer),
     route("GET", "/v1/rollouts/{name}", Needs::Viewer),
-    route("POST", "/v1/rollouts/{name}", Needs::Operator),
+    route("POST", "/v1/rollouts/{name}:set", Needs::Operator),
+    route("POST", "/v1/rollouts/{name}:rollback", Needs::Operator),
     route("GET", "/v1/gates/{name}", Needs::Viewer),
     route("GET", "/v1/killswitch", Needs::Viewer),
     route("POST", "/v1/killswitch:set", Needs::Operator),
@@ -156,7 +179,11 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/safety-limits", Needs::Service),
     route("GET", "/v1/tokens", Needs::Admin),
     route("POST", "/v1/tokens", Needs::AdminOrBootstrap),
-    route("POST", "/v1/tokens/{id}", Needs::Admin),
+    route("POST", "/v1/tokens/{id}:revoke", Needs::Admin),
+    route("GET", "/v1/approvals", Needs::Viewer),
+    route("GET", "/v1/approvals/{id}", Needs::Viewer),
+    route("POST", "/v1/approvals/{id}:accept", Needs::Approver),
+    route("POST", "/v1/approvals/{id}:refuse", Needs::Approver),
     route("GET", "/v1/audit", Needs::Viewer),
     route("POST", "/v1/audit:verify", Needs::Viewer),
     route("GET", "/v1/backup", Needs::Admin),
@@ -167,16 +194,21 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/plans", get(plans::list))
         .route("/v1/plans/{name}", get(plans::show).put(plans::put).delete(plans::delete))
+        .route("/v1/plans/{name}/lint", get(plans::lint))
         .route("/v1/clients", get(clients::list))
         .route(
             "/v1/clients/{id}",
             get(clients::show).put(clients::put).delete(clients::delete).post(clients::verb),
         )
+        .route("/v1/clients/{id}/override", put(overrides::put).delete(overrides::delete))
         .route("/v1/clients/{id}/limit", get(clients::inspect))
         .route("/v1/clients/{id}/limit:reset", post(clients::reset))
         .route("/v1/keys", get(keys::list).post(keys::create))
         .route("/v1/keys/{id}", get(keys::show).post(keys::verb))
+        .route("/v1/keys/{id}/usage", get(keys::usage))
         .route("/v1/keys:lookup", post(keys::lookup))
+        .route("/v1/keys:import", post(keys::import))
+        .route("/v1/usage", post(keys::report_usage))
         .route("/v1/apply", post(apply::apply))
         .route("/v1/rollouts", get(rollouts::list))
         .route("/v1/rollouts/{name}", get(rollouts::show).post(rollouts::verb))
@@ -191,12 +223,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/feed", post(gateways::feed))
         .route("/v1/snapshot", get(gateways::snapshot))
         .route("/v1/safety-limits", get(gateways::safety_limits))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}", get(approvals::show).post(approvals::verb))
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{id}", post(tokens::verb))
         .route("/v1/audit", get(audit::list))
         .route("/v1/audit:verify", post(audit::verify))
         .route("/v1/backup", get(backup::create))
         .route("/v1/backup:restore", post(backup::restore))
+        .route_layer(from_fn_with_state(Arc::clone(&app), once::once))
         .route_layer(from_fn_with_state(Arc::clone(&app), let_in))
         .route("/openapi.json", get(openapi))
         .method_not_allowed_fallback(|| {
@@ -229,8 +264,10 @@ async fn stamp(mut request: Request, next: Next) -> Response {
         _ => CALL_MAX,
     };
     let answered = tokio::time::timeout(longest, next.run(request)).await;
-    let mut response =
-        answered.unwrap_or_else(|_late| ApiError::of(ErrorCode::RequestTimeout).into_response());
+    // Nothing of ours waits that long: it is the body that does not come.
+    let mut response = answered.unwrap_or_else(|_late| {
+        ask::bad_request(format!("the call did not arrive within {longest:?}")).into_response()
+    });
     if response.status().is_client_error() || response.status().is_server_error() {
         response = error::problem(response, &id.0);
     }
@@ -273,8 +310,7 @@ async fn let_in(
         Method::HEAD => "GET",
         ref method => method.as_str(),
     };
-    let route = ROUTES.iter().find(|r| r.method == method && r.path == path.as_str());
-    let Some(route) = route else { return Err(ApiError::of(ErrorCode::NotFound)) };
+    let route = verbs::line_of(ROUTES, method, path.as_str(), request.uri().path())?;
     if !route.needs.lets_in(caller.role) {
         let detail = format!("a {} may not call {method} {}", caller.role.name(), route.path);
         return Err(ErrorBody::new(ErrorCode::RoleTooSmall, detail).into());
@@ -294,10 +330,17 @@ fn one_header(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     Ok(first)
 }
 
+/// An answer with a secret: it is told once and kept nowhere.
+fn secret(mut response: Response) -> Response {
+    response.extensions_mut().insert(once::NeverKept);
+    response
+}
+
 /// A JSON answer with an entity tag, if the object has a revision.
 fn answer(body: &impl serde::Serialize, revision: Option<u64>) -> Result<Response, ApiError> {
-    let text = serde_json::to_vec(body).map_err(ApiError::internal)?;
-    let mut response = ([(CONTENT_TYPE, "application/json")], text).into_response();
+    let text = axum::body::Bytes::from(serde_json::to_vec(body).map_err(ApiError::internal)?);
+    let mut response = ([(CONTENT_TYPE, "application/json")], text.clone()).into_response();
+    response.extensions_mut().insert(once::Told(text));
     if let Some(revision) = revision
         && let Ok(tag) = HeaderValue::try_from(format!("\"{revision}\""))
     {

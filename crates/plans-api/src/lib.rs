@@ -29,7 +29,7 @@ use limiter_core::{Clock, SystemClock};
 use tokio::net::TcpListener;
 
 pub use config::{Flags, Settings, ShadowCompare};
-pub use http::{Needs, ROUTES, Route};
+pub use http::{CODES, Needs, ROUTES, Route};
 
 use crate::auth::{Auth, Tell};
 use crate::http::App;

@@ -1,7 +1,9 @@
 //! What can be written, checked: bodies become these values or a list of all their mistakes.
 
 pub(crate) mod plan; // a plan's row, and how the API shows it
+pub(crate) mod lint; // what is most likely not meant
 pub(crate) mod client; // a client's body
+pub(crate) mod overrides; // limits of its own
 pub(crate) mod api_key; // a key's body and its moves
 pub(crate) mod rollout; // phases and which rules follow from a move
 pub(crate) mod audit; // who did what

@@ -8,13 +8,18 @@
 
 mod writing; // the transaction that changes something
 mod plans; // plans
+mod size; // whether gateways can hold them all
 mod clients; // clients
+mod overrides; // their own limits
 mod apply; // many objects at once
 mod keys; // API keys and their look-up
+mod secrets; // their rotation, import and use
 mod rollouts; // phases
 mod killswitch; // everybody into shadow
 mod feed; // changes, snapshot, gateways seen
 mod tokens; // operator tokens
+mod approvals; // what another person has to accept
+mod once; // calls that may be sent twice
 mod audit; // reading the audit
 mod chain; // the audit's hashes
 mod backup; // the whole catalog as lines
@@ -28,12 +33,15 @@ use limiter_core::Clock;
 use tokio::sync::watch;
 use wire::error::FieldError;
 
-pub use crate::model::audit::Stamp;
+pub use crate::model::audit::{Once, Stamp};
 pub(crate) use apply::Desired;
+pub(crate) use approvals::{Answering, Unanswered, Wanted};
 pub(crate) use backup::Backup;
-pub(crate) use clients::ClientMove;
+pub(crate) use clients::{ClientMove, Clients};
 pub(crate) use feed::{After, LIVE_MS};
+pub(crate) use once::Done;
 pub(crate) use rollouts::{Basis, Step as RolloutStep};
+pub(crate) use secrets::Import;
 pub(crate) use tokens::TokenSpec;
 
 /// The doorbell's channel in Postgres.
@@ -41,7 +49,7 @@ pub(crate) const CHANNEL: &str = "weir_head";
 /// The head was read this recently: the database can be reached.
 const REACHABLE_MS: u64 = 5_000;
 
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 5] = [
     Step {
         number: 1,
         name: "catalog",
@@ -53,6 +61,12 @@ const STEPS: [Step; 4] = [
         name: "rollout",
         postgres: include_str!("../../../migrations/postgres/0002_rollout.sql"),
         sqlite: include_str!("../../../migrations/sqlite/0002_rollout.sql"),
+    },
+    Step {
+        number: 4,
+        name: "operators",
+        postgres: include_str!("../../../migrations/postgres/0004_operators.sql"),
+        sqlite: include_str!("../../../migrations/sqlite/0004_operators.sql"),
     },
     Step {
         number: 5,
@@ -90,7 +104,12 @@ pub enum StoreError {
         found: String,
         /// What the caller expected.
         expected: String,
+        /// The object as it is.
+        object: Option<Box<serde_json::Value>>,
     },
+    /// The caller has sent this call before.
+    #[error("this call was done before")]
+    Repeated,
     /// Others depend on it, or its state forbids the step.
     #[error("{0}")]
     InUse(String),
@@ -140,20 +159,29 @@ pub enum Expect {
 }
 
 impl Expect {
-    fn check(self, kind: &'static str, id: &str, found: Option<u64>) -> Result<(), StoreError> {
+    /// Refuses any other version than the one that is meant, and shows the object as it is.
+    fn of(
+        self,
+        kind: &'static str,
+        id: &str,
+        found: Option<(u64, &impl serde::Serialize)>,
+    ) -> Result<(), StoreError> {
+        let at = found.map(|(revision, _)| revision);
         let (fits, expected) = match self {
             Expect::Any => return Ok(()),
-            Expect::Revision(revision) => (found == Some(revision), format!("{revision}")),
-            Expect::Absent => (found.is_none(), "none".to_owned()),
+            Expect::Revision(revision) => (at == Some(revision), format!("{revision}")),
+            Expect::Absent => (at.is_none(), "none".to_owned()),
         };
         if fits {
             return Ok(());
         }
-        let found = found.map_or_else(
+        let how = at.map_or_else(
             || "does not exist".to_owned(),
             |revision| format!("is at revision {revision}"),
         );
-        Err(StoreError::Changed { kind, id: id.to_owned(), found, expected })
+        let object = found.and_then(|(_, object)| serde_json::to_value(object).ok());
+        let object = object.map(Box::new);
+        Err(StoreError::Changed { kind, id: id.to_owned(), found: how, expected, object })
     }
 }
 

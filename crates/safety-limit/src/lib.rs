@@ -4,7 +4,7 @@
 //! # use std::sync::Arc;
 //! # use limiter_core::SystemClock;
 //! # use safety_limit::{SafetyLimit, SafetyLimits};
-//! # let fetched = SafetyLimits { revision: 1, multiple: 10, plans: Vec::new() };
+//! # let fetched = SafetyLimits { revision: 1, multiple: 10, plans: Vec::new(), overrides: Vec::new() };
 //! let safety = SafetyLimit::new(3, Arc::new(SystemClock::new())); // three instances of this service
 //! let rejected = safety.update(&fetched);                         // GET /v1/safety-limits
 //! let layer = safety.layer();                                     // .layer(layer) on the router

@@ -32,7 +32,7 @@ fn plan(name: &str, capacity: u64) -> PlanValue {
 }
 
 fn limits(plans: Vec<PlanValue>) -> SafetyLimits {
-    SafetyLimits { revision: 7, multiple: 10, plans }
+    SafetyLimits { revision: 7, multiple: 10, plans, overrides: Vec::new() }
 }
 
 fn safety(instances: u32, plans: Vec<PlanValue>) -> (SafetyLimit, Arc<Hand>) {

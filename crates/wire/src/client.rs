@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use reqwest::Method;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, IF_MATCH};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 pub use streams::TRANSFER_MAX;
@@ -84,6 +84,8 @@ pub struct Call {
     query: Vec<(&'static str, String)>,
     body: Option<Vec<u8>>,
     if_match: Option<String>,
+    if_none_match: bool,
+    idempotency_key: Option<String>,
     deadline: Duration,
     broken: Option<String>,
 }
@@ -97,6 +99,8 @@ impl Call {
             query: Vec::new(),
             body: None,
             if_match: None,
+            if_none_match: false,
+            idempotency_key: None,
             deadline: DEADLINE,
             broken: None,
         }
@@ -149,6 +153,27 @@ impl Call {
     #[must_use]
     pub fn if_match(mut self, revision: Option<u64>) -> Call {
         self.if_match = revision.map(|revision| format!("\"{revision}\""));
+        self
+    }
+
+    /// Only if the object still has this revision; without one, whatever it is like.
+    #[must_use]
+    pub fn if_match_or_insist(mut self, revision: Option<u64>) -> Call {
+        self.if_match = Some(revision.map_or("*".to_owned(), |revision| format!("\"{revision}\"")));
+        self
+    }
+
+    /// Only if there is no such object yet.
+    #[must_use]
+    pub fn if_absent(mut self) -> Call {
+        self.if_none_match = true;
+        self
+    }
+
+    /// May be sent again: the first one counts, and each answer is that of the first.
+    #[must_use]
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Call {
+        self.idempotency_key = Some(key.into());
         self
     }
 
@@ -250,6 +275,12 @@ impl Client {
         }
         if let Some(revision) = &call.if_match {
             request = request.header(IF_MATCH, revision);
+        }
+        if call.if_none_match {
+            request = request.header(IF_NONE_MATCH, "*");
+        }
+        if let Some(key) = &call.idempotency_key {
+            request = request.header("idempotency-key", key);
         }
         if let Some(body) = &call.body {
             request = request.header("content-type", "application/json").body(body.clone());

@@ -50,6 +50,7 @@ codes! {
     ClientSuspended "client_suspended" 403 "The client is suspended";
     CostExceedsCapacity "cost_exceeds_capacity" 403 "The request costs more than the plan can ever hold";
     RoleTooSmall "role_too_small" 403 "The token's role does not allow this";
+    OwnApproval "own_approval" 403 "Nobody accepts what they asked for themselves";
     RouteUnknown "route_unknown" 404 "No route leads there";
     NotFound "not_found" 404 "There is no such object";
     MethodNotAllowed "method_not_allowed" 405 "The method is not allowed here";
@@ -71,6 +72,8 @@ codes! {
     UnlimitedWithLimits "unlimited_with_limits" 422 "A plan is either unlimited or has limits";
     UnknownField "unknown_field" 422 "A field is not known";
     InvalidValue "invalid_value" 422 "A value is not valid";
+    PolicyTooLarge "policy_too_large" 422 "The policy would be too large for a gateway";
+    IdempotencyMismatch "idempotency_mismatch" 422 "The idempotency key was used for another call";
     PreconditionMissing "precondition_missing" 428 "Say which version you change (If-Match)";
     QuotaExceeded "quota_exceeded" 429 "The client's limit is used up";
     TooManyConnections "too_many_connections" 429 "Too many connections";
@@ -150,6 +153,9 @@ pub struct ErrorBody {
     /// Every mistake of the body.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
+    /// The object as it is now, where somebody else has changed or made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<serde_json::Value>,
     /// Of a refused gate: what the number says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<crate::gate::GateVerdict>,
@@ -175,6 +181,7 @@ impl ErrorBody {
             hint: None,
             request_id: None,
             errors: Vec::new(),
+            object: None,
             verdict: None,
             report: None,
         }

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
 /// Longest API key that anybody may show, in bytes; also imported ones.
@@ -113,7 +114,16 @@ impl fmt::Debug for ApiKey {
 impl ApiKey {
     /// A new key of 160 random bits.
     pub fn generate(env: KeyEnv, pepper: &Pepper) -> Result<ApiKey, KeyError> {
-        let id = random_base62(ID_CHARS)?;
+        ApiKey::generate_for(ApiKey::new_id()?, env, pepper)
+    }
+
+    /// A new public id.
+    pub fn new_id() -> Result<String, KeyError> {
+        random_base62(ID_CHARS)
+    }
+
+    /// Another secret for the key with this public id.
+    pub fn generate_for(id: String, env: KeyEnv, pepper: &Pepper) -> Result<ApiKey, KeyError> {
         let body = format!("weir_{}_{id}_{}", env.name(), random_base62(SECRET_CHARS)?);
         let text = format!("{body}{}", tag(&body, pepper));
         Ok(ApiKey { hash: KeyHash::of_key(&text, pepper), id, text })
@@ -184,6 +194,16 @@ impl KeyHash {
     /// Of a presented key.
     pub fn of_key(text: &str, pepper: &Pepper) -> KeyHash {
         KeyHash(*pepper.keyed("key", text.as_bytes()).as_bytes())
+    }
+
+    /// Of an imported key, of which only its SHA-256 is known here.
+    pub fn of_imported(sha256: &[u8; 32], pepper: &Pepper) -> KeyHash {
+        KeyHash(*pepper.keyed("sha256", sha256).as_bytes())
+    }
+
+    /// What a presented key is stored as if it was imported.
+    pub fn of_key_if_imported(text: &str, pepper: &Pepper) -> KeyHash {
+        KeyHash::of_imported(&Sha256::digest(text.as_bytes()).into(), pepper)
     }
 
     /// From 32 stored bytes.

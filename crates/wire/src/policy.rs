@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::{KeyEnv, KeyHash};
 use crate::killswitch::KillswitchValue;
-use crate::plan::PlanValue;
+use crate::plan::{LimitValue, PlanValue};
 use crate::rollout::RolloutValue;
 
 mod door; // what a gateway checks once more
@@ -177,11 +177,31 @@ pub struct ClientValue {
     pub plan: String,
     /// May it call?
     pub state: ClientState,
+    /// Limits of its own, for a time.
+    #[serde(rename = "override", default, skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<OverrideValue>,
     /// Revision of the last reset of its bucket; 0 if there was none.
     #[serde(default)]
     pub reset_revision: u64,
     /// Revision of its last change.
     pub revision: u64,
+}
+
+/// Whole limits of one client in place of its plan's, until a time that gateways judge by their
+/// own clocks. What is absent is the plan's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverrideValue {
+    /// Burst limit.
+    #[serde(default)]
+    pub burst: Option<LimitValue>,
+    /// Sustained limit.
+    #[serde(default)]
+    pub sustained: Option<LimitValue>,
+    /// Failure policy as text.
+    #[serde(default)]
+    pub failure: Option<String>,
+    /// Until then.
+    pub expires_at: u64,
 }
 
 /// Whether a key opens.
@@ -294,4 +314,41 @@ pub struct SafetyLimits {
     pub multiple: u32,
     /// All plans.
     pub plans: Vec<PlanValue>,
+    /// Clients with limits of their own now.
+    #[serde(default)]
+    pub overrides: Vec<SafetyOverride>,
+}
+
+/// A client's own limits, as services are told them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SafetyOverride {
+    /// The client.
+    pub client: String,
+    /// Its burst limit, if it is not the plan's.
+    #[serde(default)]
+    pub burst: Option<LimitValue>,
+    /// Its sustained limit, if it is not the plan's.
+    #[serde(default)]
+    pub sustained: Option<LimitValue>,
+}
+
+/// Most secrets in one report of uses.
+pub const USAGE_SECRETS_MAX: usize = 1_000;
+
+/// `POST /v1/usage`: when a gateway last saw keys used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageReport {
+    /// The gateway's id.
+    pub gateway: String,
+    /// Secrets used since its last report, at most [`USAGE_SECRETS_MAX`].
+    pub secrets: Vec<SecretUse>,
+}
+
+/// When a secret was last used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretUse {
+    /// Stored form.
+    pub hash: KeyHash,
+    /// When, by the gateway's clock.
+    pub last_used_at: u64,
 }

@@ -83,6 +83,7 @@ impl FileClient {
             id: self.id.clone(),
             plan: self.plan.clone(),
             state: self.state,
+            overridden: None,
             reset_revision: 0,
             revision,
         }

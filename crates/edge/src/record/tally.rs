@@ -170,6 +170,7 @@ mod tests {
                 id: format!("client-{minute}"),
                 plan: "plan".to_owned(),
                 state: ClientState::Active,
+                overridden: None,
                 reset_revision: 0,
                 revision: 1,
             })),

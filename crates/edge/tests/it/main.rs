@@ -9,6 +9,7 @@ mod world; // an edge with everything around it
 mod plane; // a control plane that writes, forgets, restarts and lies
 mod identify; // keys
 mod decide; // costs, scopes, numbers told
+mod overrides; // a client's own limits, and keys made elsewhere
 mod record; // tallies, records, batches
 mod feed; // the policy never goes back
 mod lookup; // one question for each key, and bounds of them

@@ -14,7 +14,7 @@ use wire::killswitch::KillswitchValue;
 use wire::plan::PlanValue;
 use wire::policy::{
     Change, ClientState, ClientValue, FEED_CHANGES_MAX, FeedAnswer, FeedRequest, FoundKey,
-    KeyState, KeyValue, LookupAnswer, LookupRequest, Object, SecretValue, Snapshot,
+    KeyState, KeyValue, LookupAnswer, LookupRequest, Object, OverrideValue, SecretValue, Snapshot,
 };
 use wire::rollout::{Phase, RolloutRule, RolloutValue, RuleSubject};
 use wire::usage::UsageReport;
@@ -122,11 +122,22 @@ impl Plane {
                 id: id.to_owned(),
                 plan: plan.to_owned(),
                 state: client,
+                overridden: None,
                 reset_revision: 0,
                 revision: state.head,
             };
             state.clients.insert(id.to_owned(), value.clone());
             Some(Object::Client { id: id.to_owned(), value: Some(value) })
+        })
+    }
+
+    pub(crate) fn put_override(&self, id: &str, own: Option<OverrideValue>) -> u64 {
+        self.commit(|state| {
+            let head = state.head;
+            let value = state.clients.get_mut(id).unwrap();
+            value.overridden = own;
+            value.revision = head;
+            Some(Object::Client { id: id.to_owned(), value: Some(value.clone()) })
         })
     }
 

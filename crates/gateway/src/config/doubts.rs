@@ -1,6 +1,7 @@
 //! What is valid in a file and most likely not meant. `check` says it; nothing is refused for it.
 
 use edge::AuthMode;
+use edge::limiter::FailurePolicy;
 
 use super::{Config, PolicyChoice};
 use crate::route::Route;
@@ -24,6 +25,17 @@ pub(crate) fn doubts(config: &Config) -> Vec<String> {
                 route.number
             ));
         }
+    }
+    let anybody = |route: &&&Route| match route.terms.auth {
+        AuthMode::Anonymous => route.terms.failure == Some(FailurePolicy::Open),
+        AuthMode::Key | AuthMode::None => false,
+    };
+    for route in routes.iter().filter(anybody) {
+        lines.push(format!(
+            "route[{}] is for callers without a key and its failure is `open`: without a store \
+             nothing holds anybody; take coarse or a share",
+            route.number
+        ));
     }
     let mut seen: Vec<&Route> = Vec::new();
     for route in routes {

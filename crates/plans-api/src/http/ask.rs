@@ -16,7 +16,7 @@ use wire::strict::{self, Fields, Problems, is_printable};
 use super::error::ApiError;
 use super::{App, RequestId};
 use crate::auth::Caller;
-use crate::model::audit::REASON_BYTES_MAX;
+use crate::model::audit::{Once, REASON_BYTES_MAX};
 use crate::store::{Expect, Stamp};
 
 const PAGE_DEFAULT: u32 = 100;
@@ -28,7 +28,8 @@ pub(super) struct Ask {
     pub(super) caller: Caller,
     request_id: String,
     params: Vec<(String, String)>,
-    expect: Expect,
+    expect: Option<Expect>,
+    once: Option<Once>,
 }
 
 impl FromRequestParts<Arc<App>> for Ask {
@@ -46,6 +47,7 @@ impl FromRequestParts<Arc<App>> for Ask {
             caller: caller.ok_or_else(|| ApiError::of(ErrorCode::TokenMissing))?,
             request_id: parts.extensions.get().map_or_else(String::new, |RequestId(id)| id.clone()),
             expect: expect(&parts.headers)?,
+            once: parts.extensions.get::<Once>().cloned(),
             params,
         })
     }
@@ -97,9 +99,17 @@ impl Ask {
         Ok((self.param("cursor").unwrap_or_default(), limit))
     }
 
-    /// Which version of the object is meant.
-    pub(super) fn expect(&self) -> Expect {
-        self.expect
+    /// Which version of the object is meant; who changes one has to say.
+    pub(super) fn precondition(&self) -> Result<Expect, ApiError> {
+        self.expect.ok_or_else(|| {
+            let detail = "there is neither If-Match nor If-None-Match";
+            ErrorBody::new(ErrorCode::PreconditionMissing, detail)
+                .with_hint(
+                    "send If-Match with the ETag that you have read, If-None-Match: * for a new \
+                     name, or If-Match: * whatever there is",
+                )
+                .into()
+        })
     }
 
     /// Who changes something and why; a reason in the body comes before one in the query.
@@ -114,6 +124,7 @@ impl Ask {
             via: "api",
             reason: reason.to_owned(),
             request_id: self.request_id.clone(),
+            once: self.once.clone(),
         })
     }
 }
@@ -126,7 +137,7 @@ pub(super) fn bad_request(detail: impl Into<String>) -> ApiError {
     ErrorBody::new(ErrorCode::BadRequest, detail).into()
 }
 
-fn expect(headers: &HeaderMap) -> Result<Expect, ApiError> {
+fn expect(headers: &HeaderMap) -> Result<Option<Expect>, ApiError> {
     let text = |name: HeaderName| match headers.get(&name) {
         None => Ok(None),
         Some(value) => match value.to_str() {
@@ -135,14 +146,14 @@ fn expect(headers: &HeaderMap) -> Result<Expect, ApiError> {
         },
     };
     match (text(IF_MATCH)?, text(IF_NONE_MATCH)?) {
-        (None, None) => Ok(Expect::Any),
-        (None, Some(tag)) if tag == "*" => Ok(Expect::Absent),
-        (Some(tag), None) if tag == "*" => Ok(Expect::Any),
+        (None, None) => Ok(None),
+        (None, Some(tag)) if tag == "*" => Ok(Some(Expect::Absent)),
+        (Some(tag), None) if tag == "*" => Ok(Some(Expect::Any)),
         (Some(tag), None) => {
             let number = tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
             let revision = number.and_then(|number| number.parse().ok());
             revision
-                .map(Expect::Revision)
+                .map(|revision| Some(Expect::Revision(revision)))
                 .ok_or_else(|| bad_request(format!("If-Match must be \"REVISION\", not {tag}")))
         }
         (None | Some(_), Some(_)) => Err(bad_request("If-None-Match can only be *, alone")),
@@ -184,6 +195,31 @@ impl FromRequest<Arc<App>> for Json {
     }
 }
 
+/// A JSON object that need not be there.
+#[derive(Debug)]
+pub(super) struct MaybeJson(pub(super) Value);
+
+impl FromRequest<Arc<App>> for MaybeJson {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<MaybeJson, ApiError> {
+        let Bytes(bytes) = Bytes::from_request(request, app).await?;
+        if bytes.is_empty() {
+            return Ok(MaybeJson(Value::Object(serde_json::Map::new())));
+        }
+        parse(&bytes).map(MaybeJson)
+    }
+}
+
+/// The reason in a body that holds nothing else.
+pub(super) fn reason_only(value: &Value) -> Result<Option<String>, ApiError> {
+    let mut problems = Problems::new();
+    let mut fields = Fields::of(value, "", &mut problems);
+    let reason = fields.text("reason", &mut problems).map(ToOwned::to_owned);
+    fields.finish(&mut problems);
+    Ok(problems.none_or(Some(reason))?)
+}
+
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
     strict::json(bytes).map_err(|error| bad_request(format!("the body is not JSON: {error}")))
 }
@@ -196,15 +232,8 @@ impl FromRequest<Arc<App>> for ReasonOnly {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<ReasonOnly, ApiError> {
-        let Bytes(bytes) = Bytes::from_request(request, app).await?;
-        if bytes.is_empty() {
-            return Ok(ReasonOnly(None));
-        }
-        let (value, mut problems) = (parse(&bytes)?, Problems::new());
-        let mut fields = Fields::of(&value, "", &mut problems);
-        let reason = fields.text("reason", &mut problems).map(ToOwned::to_owned);
-        fields.finish(&mut problems);
-        Ok(ReasonOnly(problems.none_or(Some(reason))?))
+        let MaybeJson(value) = MaybeJson::from_request(request, app).await?;
+        reason_only(&value).map(ReasonOnly)
     }
 }
 

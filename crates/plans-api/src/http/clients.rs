@@ -15,7 +15,7 @@ use super::ask::{Ask, Json, Part, ReasonOnly};
 use super::error::ApiError;
 use super::{App, answer};
 use crate::model::client::ClientSpec;
-use crate::store::ClientMove;
+use crate::store::{ClientMove, Clients};
 
 /// How long one gateway may take to answer.
 const GATEWAY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(2);
@@ -23,9 +23,10 @@ const GATEWAY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(2);
 const GATEWAYS_ASKED_MAX: usize = 3;
 
 pub(super) async fn list(State(app): State<Arc<App>>, ask: Ask) -> Result<Response, ApiError> {
-    ask.only(&["limit", "cursor"])?;
+    ask.only(&["limit", "cursor", "plan", "overridden"])?;
     let (cursor, limit) = ask.page()?;
-    answer(&app.store.clients(cursor, limit).await?, None)
+    let of = Clients { plan: ask.param("plan"), overridden: ask.flag("overridden")? };
+    answer(&app.store.clients(of, cursor, limit).await?, None)
 }
 
 pub(super) async fn show(
@@ -45,10 +46,11 @@ pub(super) async fn put(
     Json(body): Json,
 ) -> Result<Response, ApiError> {
     ask.only(&["reason"])?;
+    let expect = ask.precondition()?;
     let mut problems = Problems::new();
     let spec = ClientSpec::parse(&id, &body, "", &mut problems);
     let spec = problems.none_or(spec)?;
-    let changed = app.store.put_client(&spec, ask.expect(), &ask.stamp(None)?).await?;
+    let changed = app.store.put_client(&spec, expect, &ask.stamp(None)?).await?;
     answer(&changed, changed.object.as_ref().map(|client| client.revision))
 }
 
@@ -59,8 +61,8 @@ pub(super) async fn delete(
     ReasonOnly(reason): ReasonOnly,
 ) -> Result<Response, ApiError> {
     ask.only(&["reason"])?;
-    let stamp = ask.stamp(reason.as_deref())?;
-    answer(&app.store.delete_client(&id, ask.expect(), &stamp).await?, None)
+    let (expect, stamp) = (ask.precondition()?, ask.stamp(reason.as_deref())?);
+    answer(&app.store.delete_client(&id, expect, &stamp).await?, None)
 }
 
 /// `:suspend` and `:resume`.
@@ -97,7 +99,8 @@ async fn moved(
     reason: Option<&str>,
 ) -> Result<Response, ApiError> {
     ask.only(&["reason"])?;
-    let changed = app.store.move_client(id, step, ask.expect(), &ask.stamp(reason)?).await?;
+    let (expect, stamp) = (ask.precondition()?, ask.stamp(reason)?);
+    let changed = app.store.move_client(id, step, expect, &stamp).await?;
     answer(&changed, changed.object.as_ref().map(|client| client.revision))
 }
 
@@ -160,11 +163,14 @@ async fn ask_gateway(
     client: &ClientObject,
     key: Option<&str>,
 ) -> Result<Value, ClientError> {
+    let overridden = crate::model::client::value(client).overridden;
+    let overridden = overridden.and_then(|own| serde_json::to_string(&own).ok());
     let call = Call::get(format!("/limits/{}", segment(&client.id)))
         .query("plan", client.plan.clone())
         .query("revision", client.revision.to_string())
         .query("reset_revision", client.reset_revision.to_string())
         .maybe("key", key)
+        .maybe("override", overridden)
         .deadline(GATEWAY_DEADLINE);
     Client::new(url, Some(token))?.send(call).await
 }

@@ -12,6 +12,40 @@ use wire::error::{ErrorBody, ErrorCode, FieldError, PROBLEM_JSON};
 use crate::auth::Denied;
 use crate::store::StoreError;
 
+/// Every code that this program answers with; the list that callers are promised.
+pub const CODES: &[ErrorCode] = &[
+    ErrorCode::BadRequest,
+    ErrorCode::TokenMissing,
+    ErrorCode::TokenInvalid,
+    ErrorCode::RoleTooSmall,
+    ErrorCode::OwnApproval,
+    ErrorCode::NotFound,
+    ErrorCode::MethodNotAllowed,
+    ErrorCode::BodyTooLarge,
+    ErrorCode::InUse,
+    ErrorCode::AlreadyCreated,
+    ErrorCode::NotNextStep,
+    ErrorCode::GateRefused,
+    ErrorCode::HistoryGone,
+    ErrorCode::Changed,
+    ErrorCode::CapacityOutOfRange,
+    ErrorCode::RefillOutOfRange,
+    ErrorCode::Resolution,
+    ErrorCode::CostOutOfRange,
+    ErrorCode::FailureOutOfRange,
+    ErrorCode::UnlimitedWithLimits,
+    ErrorCode::UnknownField,
+    ErrorCode::InvalidValue,
+    ErrorCode::PolicyTooLarge,
+    ErrorCode::IdempotencyMismatch,
+    ErrorCode::PreconditionMissing,
+    ErrorCode::TooManyAttempts,
+    ErrorCode::Internal,
+    ErrorCode::DatabaseUnavailable,
+    ErrorCode::GatewayUnreachable,
+    ErrorCode::EvidenceUnavailable,
+];
+
 /// Seconds after which a call may succeed that found no database or no evidence.
 const TRY_AGAIN_SECONDS: u64 = 1;
 
@@ -20,7 +54,13 @@ const TRY_AGAIN_SECONDS: u64 = 1;
 pub(crate) struct ApiError {
     body: Box<ErrorBody>,
     retry_after: Option<u64>,
+    /// The call was done before: its first answer takes the place of this one.
+    repeated: bool,
 }
+
+/// Marks the response to a call that was done before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Repeated;
 
 impl ApiError {
     /// A refusal that needs no more words than its title.
@@ -38,7 +78,13 @@ impl ApiError {
 impl From<ErrorBody> for ApiError {
     fn from(body: ErrorBody) -> ApiError {
         let retry_after = (body.status == 503).then_some(TRY_AGAIN_SECONDS);
-        ApiError { body: Box::new(body), retry_after }
+        ApiError { body: Box::new(body), retry_after, repeated: false }
+    }
+}
+
+impl From<ErrorCode> for ApiError {
+    fn from(code: ErrorCode) -> ApiError {
+        ApiError::of(code)
     }
 }
 
@@ -57,7 +103,7 @@ impl From<Vec<FieldError>> for ApiError {
 impl From<Denied> for ApiError {
     fn from(denied: Denied) -> ApiError {
         match denied {
-            Denied::Refused(body, retry_after) => ApiError { body, retry_after },
+            Denied::Refused(body, retry_after) => ApiError { body, retry_after, repeated: false },
             Denied::Store(error) => error.into(),
         }
     }
@@ -68,9 +114,14 @@ impl From<StoreError> for ApiError {
         let detail = error.to_string();
         match error {
             StoreError::NotFound { .. } => ErrorBody::new(ErrorCode::NotFound, detail).into(),
-            StoreError::Changed { .. } => ErrorBody::new(ErrorCode::Changed, detail)
-                .with_hint("read the object again and decide anew")
-                .into(),
+            StoreError::Changed { object, .. } => {
+                let body = ErrorBody::new(ErrorCode::Changed, detail)
+                    .with_hint("look at the object as it is now and decide anew");
+                ErrorBody { object: object.map(|object| *object), ..body }.into()
+            }
+            StoreError::Repeated => {
+                ApiError { repeated: true, ..ErrorBody::new(ErrorCode::InUse, detail).into() }
+            }
             StoreError::Unusable(_) => ErrorBody::new(ErrorCode::InvalidValue, detail).into(),
             StoreError::InUse(_) => ErrorBody::new(ErrorCode::InUse, detail).into(),
             StoreError::Refused(errors) => errors.into(),
@@ -111,6 +162,9 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if self.repeated {
+            response.extensions_mut().insert(Repeated);
+        }
         response.extensions_mut().insert(self.body);
         response
     }
@@ -124,13 +178,14 @@ pub(super) fn problem(response: Response, request_id: &str) -> Response {
         let code = match parts.status.as_u16() {
             404 => ErrorCode::NotFound,
             405 => ErrorCode::MethodNotAllowed,
-            408 => ErrorCode::RequestTimeout,
+
             413 => ErrorCode::BodyTooLarge,
             400..=499 => ErrorCode::BadRequest,
             _ => ErrorCode::Internal,
         };
         Box::new(ErrorBody::new(code, code.title()))
     });
+    debug_assert!(CODES.contains(&body.code), "{:?} is not on the list", body.code);
     body.request_id = Some(request_id.to_owned());
     parts.status = StatusCode::from_u16(body.status).unwrap_or(parts.status);
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));

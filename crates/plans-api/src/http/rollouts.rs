@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 use wire::client::plans::{Gate, Whom};
-use wire::error::ErrorCode;
+use wire::error::{ErrorBody, ErrorCode, FieldError};
 use wire::gate::GateReport;
 use wire::name::Name;
 use wire::rollout::{Phase, RolloutValue};
@@ -18,7 +19,7 @@ use super::error::ApiError;
 use super::{App, answer};
 use crate::gate;
 use crate::model::rollout::{Move, SHARE_ALL, needs_gate, phase};
-use crate::store::{Basis, RolloutStep as Step};
+use crate::store::{Basis, RolloutStep as Step, Stamp, Wanted};
 
 pub(super) async fn list(State(app): State<Arc<App>>, ask: Ask) -> Result<Response, ApiError> {
     ask.only(&["limit", "cursor"])?;
@@ -66,8 +67,12 @@ async fn set(app: &App, ask: &Ask, name: &str, body: &Value) -> Result<Response,
     let current = app.store.find_rollout(name).await?;
     let basis = if needs_gate(current.as_ref(), &wanted.whom, wanted.phase) {
         let current = current.unwrap_or_else(|| nothing_yet(name));
-        gate::judge(report(app, &current).await?)?;
-        Basis::Evidence(current.revision)
+        let report = report(app, &current).await?;
+        match (gate::judge(report.clone()), wanted.override_gate) {
+            (Ok(()), _) => Basis::Evidence(current.revision),
+            (Err(refused), false) => return Err(refused.into()),
+            (Err(_), true) => return ask_for(app, ask, &current, &report, &stamp).await,
+        }
     } else {
         Basis::Free
     };
@@ -77,10 +82,40 @@ async fn set(app: &App, ask: &Ask, name: &str, body: &Value) -> Result<Response,
         phase: wanted.phase,
         command: &wanted.command(),
         basis,
-        expect: ask.expect(),
+        expect: ask.precondition()?,
     };
     let moved = app.store.move_rollout(&step, &stamp).await?;
     answer(&moved, Some(moved.object.revision))
+}
+
+/// Against what the number says two people enforce everybody: this one asks, another accepts.
+async fn ask_for(
+    app: &App,
+    ask: &Ask,
+    rollout: &RolloutValue,
+    report: &GateReport,
+    stamp: &Stamp,
+) -> Result<Response, ApiError> {
+    ask.precondition()?;
+    if stamp.reason.is_empty() {
+        let detail = "an override of the gate needs a reason".to_owned();
+        let (field, code) = ("reason".to_owned(), ErrorCode::InvalidValue);
+        return Err(vec![FieldError { field, code, detail }].into());
+    }
+    if rollout.revision == 0 {
+        let detail = format!("there is no rollout `{}`", rollout.name);
+        return Err(ErrorBody::new(ErrorCode::NotFound, detail).into());
+    }
+    let wanted = Wanted {
+        rollout: &rollout.name,
+        revision: rollout.revision,
+        evidence: serde_json::to_value(report).map_err(ApiError::internal)?,
+        token_id: &ask.caller.token_id,
+    };
+    let approval = app.store.ask_for(&wanted, stamp).await?;
+    let mut response = answer(&approval, None)?;
+    *response.status_mut() = StatusCode::ACCEPTED;
+    Ok(response)
 }
 
 /// Everybody to shadow (or off): no gate, no ticket, always possible.
@@ -102,7 +137,7 @@ async fn roll_back(app: &App, ask: &Ask, name: &str, body: &Value) -> Result<Res
         phase: to,
         command: &command,
         basis: Basis::Existing,
-        expect: ask.expect(),
+        expect: ask.precondition()?,
     };
     let moved = app.store.move_rollout(&step, &stamp).await?;
     answer(&moved, Some(moved.object.revision))

@@ -12,7 +12,7 @@ use wire::strict::{Fields, Problems};
 
 use super::ask::{Ask, Json, Part, ReasonOnly};
 use super::error::ApiError;
-use super::{App, answer};
+use super::{App, answer, secret};
 use crate::model::api_key::expiry;
 use crate::store::TokenSpec;
 
@@ -43,7 +43,7 @@ pub(super) async fn create(
     let token = OperatorToken::generate().map_err(ApiError::internal)?;
     let (revision, object) = app.store.create_token(&spec, &token, &stamp).await?;
     let hash = token_hash(&token.text);
-    answer(&NewToken { revision, object, token: token.text, hash }, None)
+    answer(&NewToken { revision, object, token: token.text, hash }, None).map(secret)
 }
 
 fn parse(body: &Value, now: u64) -> Result<(TokenSpec, Option<String>), ApiError> {
@@ -61,22 +61,31 @@ fn parse(body: &Value, now: u64) -> Result<(TokenSpec, Option<String>), ApiError
     let known = role.and_then(Role::named).filter(|role| *role != Role::Bootstrap);
     if known.is_none() {
         let given = role.unwrap_or_default();
-        let detail = format!("must be viewer, operator, admin, gateway or service, not `{given}`");
+        let detail = format!(
+            "must be viewer, support, operator, admin, approver, gateway or service, not `{given}`"
+        );
         problems.add("role", ErrorCode::InvalidValue, detail);
     }
     let expires_at = expiry(&mut fields, now, &mut problems);
+    let machine = fields.flag("machine", &mut problems);
     let reason = fields.text("reason", &mut problems).map(ToOwned::to_owned);
     fields.finish(&mut problems);
     let (name, role) = problems.none_or(name.zip(known))?;
     let default = match role {
-        Role::Viewer | Role::Operator | Role::Admin | Role::Bootstrap => Some(now + PEOPLE_MS),
+        Role::Viewer
+        | Role::Support
+        | Role::Operator
+        | Role::Admin
+        | Role::Approver
+        | Role::Bootstrap => Some(now + PEOPLE_MS),
         Role::Gateway | Role::Service => None,
     };
-    let spec = TokenSpec { name: name.to_owned(), role, expires_at: expires_at.or(default) };
+    let (name, expires_at) = (name.to_owned(), expires_at.or(default));
+    let spec = TokenSpec { name, role, machine, expires_at };
     Ok((spec, reason))
 }
 
-/// `:revoke`.
+/// `:revoke`. It is final, so no version of the token is asked for.
 pub(super) async fn verb(
     State(app): State<Arc<App>>,
     ask: Ask,

@@ -14,6 +14,19 @@ pub struct Stamp {
     pub reason: String,
     /// Of the request.
     pub request_id: String,
+    /// The caller's name for the call, if it may be sent twice.
+    pub once: Option<Once>,
+}
+
+/// A call that is to be done once however often it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Once {
+    /// Whose token.
+    pub token_id: String,
+    /// The caller's name for it.
+    pub name: String,
+    /// Of path, query and body.
+    pub request_hash: wire::key::KeyHash,
 }
 
 impl Stamp {
@@ -24,6 +37,7 @@ impl Stamp {
             via: "start",
             reason: "first start".to_owned(),
             request_id: String::new(),
+            once: None,
         }
     }
 }

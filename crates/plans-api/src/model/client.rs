@@ -61,6 +61,7 @@ pub(crate) fn value(client: &ClientObject) -> ClientValue {
         id: client.id.clone(),
         plan: client.plan.clone(),
         state: client.state,
+        overridden: client.overridden.as_ref().map(super::overrides::value),
         reset_revision: client.reset_revision,
         revision: client.revision,
     }

@@ -84,7 +84,8 @@ impl PlanRow {
     }
 }
 
-fn limit_body(limit: LimitValue) -> LimitBody {
+/// A limit as people write it.
+pub(crate) fn limit_body(limit: LimitValue) -> LimitBody {
     let refill = RefillRate::new(limit.tokens, limit.per_us)
         .map_or_else(|_| format!("{}/{}us", limit.tokens, limit.per_us), |rate| rate.to_string());
     LimitBody { capacity: limit.capacity, refill }

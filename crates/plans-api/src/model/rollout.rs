@@ -22,11 +22,13 @@ pub(crate) const SHARE_ALL: u32 = 10_000;
 pub(crate) struct Move {
     pub(crate) whom: Whom,
     pub(crate) phase: Phase,
+    /// Enforce everybody although the gate refuses, if another person accepts.
+    pub(crate) override_gate: bool,
     pub(crate) reason: Option<String>,
 }
 
 impl Move {
-    /// `{"clients": […]}` or `{"all": true}`, `"phase"`, `"reason"?`.
+    /// `{"clients": […]}` or `{"all": true}`, `"phase"`, `"override"?`, `"reason"?`.
     pub(crate) fn parse(value: &Value, problems: &mut Problems) -> Option<Move> {
         let mut fields = Fields::of(value, "", problems);
         let all = fields.flag("all", problems);
@@ -35,6 +37,7 @@ impl Move {
         if phase.is_none() && fields.get("phase").is_none() {
             fields.missing("phase", problems);
         }
+        let override_gate = fields.flag("override", problems);
         let reason = fields.text("reason", problems).map(ToOwned::to_owned);
         fields.finish(problems);
         let whom = match (all, clients) {
@@ -46,7 +49,7 @@ impl Move {
                 None
             }
         };
-        Some(Move { whom: whom?, phase: phase?, reason })
+        Some(Move { whom: whom?, phase: phase?, override_gate, reason })
     }
 
     /// As the history shows it.

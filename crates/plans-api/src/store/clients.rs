@@ -7,13 +7,26 @@ use wire::error::{ErrorCode, FieldError};
 use wire::policy::{ClientState, Object};
 
 use super::writing::{Told, Writing};
-use super::{Expect, PlanStore, Stamp, StoreError, keys, labels_of, page, text_of, word, word_of};
+use super::{
+    Expect, PlanStore, Stamp, StoreError, keys, labels_of, overrides, page, text_of, word, word_of,
+};
 use crate::model::client::{self, ClientSpec};
 
-const ONE: &str =
-    "select id, name, plan, state, labels, reset_revision, revision from client where id = $1";
-const PAGE: &str = "select id, name, plan, state, labels, reset_revision, revision from client \
-    where id > $1 order by id limit $2";
+macro_rules! columns {
+    () => {
+        "select c.id, c.name, c.plan, c.state, c.labels, c.reset_revision, c.revision, \
+         o.burst_capacity, o.burst_tokens, o.burst_per_us, o.sustained_capacity, \
+         o.sustained_tokens, o.sustained_per_us, o.failure, o.reason, o.expires_at \
+         from client c left join client_override o on o.client = c.id"
+    };
+}
+const ONE: &str = concat!(columns!(), " where c.id = $1");
+/// Of one plan, unless that is empty; with limits of their own at a time, unless that is 0.
+const PAGE: &str = concat!(
+    columns!(),
+    " where c.id > $1 and ($3 = '' or c.plan = $3) and ($4 = 0 or o.expires_at > $4) \
+     order by c.id limit $2"
+);
 const UPSERT: &str = "insert into client (id, name, plan, state, labels, reset_revision, revision) \
     values ($1, $2, $3, $4, $5, $6, $7) \
     on conflict (id) do update set name = excluded.name, plan = excluded.plan, \
@@ -38,6 +51,14 @@ impl ClientMove {
     }
 }
 
+/// Which clients a list has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clients<'a> {
+    pub(crate) plan: Option<&'a str>,
+    /// Only those with limits of their own now.
+    pub(crate) overridden: bool,
+}
+
 impl PlanStore {
     /// One client.
     pub(crate) async fn client(&self, id: &str) -> Result<ClientObject, StoreError> {
@@ -48,11 +69,14 @@ impl PlanStore {
     /// A page of clients by id.
     pub(crate) async fn clients(
         &self,
+        of: Clients<'_>,
         after: &str,
         limit: u32,
     ) -> Result<Page<ClientObject>, StoreError> {
         let mut tx = self.database.read().await?;
-        let rows = tx.rows(PAGE, [after.into(), (limit + 1).into()]).await?;
+        let now = if of.overridden { self.now() } else { 0 };
+        let place = [after.into(), (limit + 1).into(), of.plan.unwrap_or("").into(), now.into()];
+        let rows = tx.rows(PAGE, place).await?;
         let clients = rows.iter().map(client_of).collect::<Result<_, _>>()?;
         Ok(page(clients, limit, |client: &ClientObject| client.id.clone()))
     }
@@ -66,7 +90,8 @@ impl PlanStore {
     ) -> Result<Changed<ClientObject>, StoreError> {
         let mut writing = self.begin(stamp).await?;
         let found = find(&mut writing.tx, spec.id.as_str()).await?;
-        expect.check("client", spec.id.as_str(), found.as_ref().map(|client| client.revision))?;
+        let was = found.as_ref().map(|client| (client.revision, client));
+        expect.of("client", spec.id.as_str(), was)?;
         let plan = spec.plan.as_str();
         if super::plans::find(&mut writing.tx, plan).await?.is_none() {
             return Err(StoreError::Refused(vec![no_plan("plan", plan)]));
@@ -85,7 +110,7 @@ impl PlanStore {
     ) -> Result<Changed<ClientObject>, StoreError> {
         let mut writing = self.begin(stamp).await?;
         let found = find(&mut writing.tx, id).await?.ok_or_else(|| not_found(id))?;
-        expect.check("client", id, Some(found.revision))?;
+        expect.of("client", id, Some((found.revision, &found)))?;
         let next = writing.revision() + 1;
         let mut client = found.clone();
         match step {
@@ -109,9 +134,10 @@ impl PlanStore {
     ) -> Result<Changed<ClientObject>, StoreError> {
         let mut writing = self.begin(stamp).await?;
         let found = find(&mut writing.tx, id).await?.ok_or_else(|| not_found(id))?;
-        expect.check("client", id, Some(found.revision))?;
+        expect.of("client", id, Some((found.revision, &found)))?;
         keys::delete_revoked(&mut writing, id).await?;
         writing.next_revision();
+        writing.tx.run("delete from client_override where client = $1", [id.into()]).await?;
         writing.tx.run("delete from client where id = $1", [id.into()]).await?;
         let told = Told {
             command: "client delete",
@@ -157,6 +183,7 @@ pub(super) async fn put(
         name: String::new(),
         plan: String::new(),
         state: ClientState::Active,
+        overridden: None,
         labels: std::collections::BTreeMap::new(),
         reset_revision: 0,
         revision: 0,
@@ -172,7 +199,8 @@ pub(super) async fn put(
     Ok(client)
 }
 
-async fn write(
+/// Writes a client's own row; its limits stand in another.
+pub(super) async fn write(
     writing: &mut Writing<'_>,
     command: &str,
     client: &ClientObject,
@@ -206,6 +234,7 @@ pub(super) fn client_of(row: &Row) -> Result<ClientObject, StoreError> {
         name: row.text("name")?,
         plan: row.text("plan")?,
         state: word_of(row, "state", "client", &id)?,
+        overridden: overrides::override_of(row)?,
         labels: labels_of(row, "client", &id)?,
         reset_revision: row.count("reset_revision")?,
         revision: row.count("revision")?,

@@ -1,5 +1,7 @@
 //! What gateways ask for: changes after a revision, the whole policy, and where they stand.
 
+use std::collections::BTreeSet;
+
 use daemon::sql::{Row, Transaction};
 use wire::client::plans::{GatewayObject, Page};
 use wire::killswitch::KillswitchValue;
@@ -10,7 +12,7 @@ use wire::policy::{
 use wire::rollout::RolloutValue;
 
 use super::plans::plan_of;
-use super::{PlanStore, StoreError, json_of, killswitch, page, rollouts, text_of};
+use super::{PlanStore, StoreError, json_of, killswitch, overrides, page, rollouts, text_of};
 
 /// A gateway is live while its last poll is this recent.
 pub(crate) const LIVE_MS: u64 = 15_000;
@@ -118,7 +120,21 @@ impl PlanStore {
     pub(crate) async fn safety_limits(&self) -> Result<SafetyLimits, StoreError> {
         let mut tx = self.database.read().await?;
         let (revision, plans) = (head(&mut tx).await?, all_plans(&mut tx).await?);
-        Ok(SafetyLimits { revision, multiple: SAFETY_MULTIPLE, plans })
+        let overrides = overrides::in_force(&mut tx, self.now()).await?;
+        Ok(SafetyLimits { revision, multiple: SAFETY_MULTIPLE, plans, overrides })
+    }
+
+    /// Routes of all live gateways.
+    pub(crate) async fn known_routes(&self) -> Result<BTreeSet<String>, StoreError> {
+        let since = self.now().saturating_sub(LIVE_MS);
+        let mut tx = self.database.read().await?;
+        let rows =
+            tx.rows("select id, routes from gateway where seen_at >= $1", [since.into()]).await?;
+        let mut routes = BTreeSet::new();
+        for row in rows {
+            routes.extend(json_of::<Vec<String>>(&row, "routes", "gateway", &row.text("id")?)?);
+        }
+        Ok(routes)
     }
 
     /// A page of gateways by id.

@@ -14,12 +14,18 @@ use super::{Expect, PlanStore, Stamp, StoreError, clients, page, word, word_of};
 use crate::model::api_key::{KeyMove, KeySpec};
 use crate::model::client;
 
-const ONE: &str = "select id, client, env, state, expires_at, created_at, created_by, revision \
-    from api_key where id = $1";
-const PAGE: &str = "select id, client, env, state, expires_at, created_at, created_by, revision \
-    from api_key where id > $1 order by id limit $2";
-const PAGE_OF_CLIENT: &str = "select id, client, env, state, expires_at, created_at, created_by, \
-    revision from api_key where id > $1 and client = $3 order by id limit $2";
+macro_rules! columns {
+    () => {
+        "select id, client, env, state, expires_at, created_at, created_by, revision, \
+         (select count(*) from api_key_secret s where s.key_id = api_key.id \
+         and s.algorithm = 'sha256') as imported from api_key"
+    };
+}
+const ONE: &str = concat!(columns!(), " where id = $1");
+const PAGE: &str = concat!(columns!(), " where id > $1 order by id limit $2");
+const PAGE_OF_CLIENT: &str =
+    concat!(columns!(), " where id > $1 and client = $3 order by id limit $2");
+const ALL_OF_CLIENT: &str = concat!(columns!(), " where client = $1 order by id");
 
 /// Hashes that are looked up with one statement.
 const HASHES_AT_ONCE: usize = 100;
@@ -75,9 +81,10 @@ impl PlanStore {
             expires_at: spec.expires_at,
             created_at: writing.now(),
             created_by: stamp.actor.clone(),
+            imported: false,
             revision: writing.next_revision(),
         };
-        insert(&mut writing.tx, &object, &key.hash).await?;
+        insert(&mut writing.tx, &object, &key.hash, "weir").await?;
         record(&mut writing, "key create", &object, None).await?;
         Ok((writing.commit().await?, object))
     }
@@ -92,7 +99,7 @@ impl PlanStore {
     ) -> Result<Changed<KeyObject>, StoreError> {
         let mut writing = self.begin(stamp).await?;
         let found = find(&mut writing.tx, id).await?.ok_or_else(|| not_found(id))?;
-        expect.check("key", id, Some(found.revision))?;
+        expect.of("key", id, Some((found.revision, &found)))?;
         let Some(state) = step.from(found.state) else {
             return Err(StoreError::InUse(format!("the key `{id}` is revoked, which is final")));
         };
@@ -132,15 +139,21 @@ impl PlanStore {
     }
 }
 
-fn not_found(id: &str) -> StoreError {
+pub(super) fn not_found(id: &str) -> StoreError {
     StoreError::NotFound { kind: "key", id: id.to_owned() }
 }
 
-async fn find(tx: &mut Transaction, id: &str) -> Result<Option<KeyObject>, StoreError> {
+pub(super) async fn find(tx: &mut Transaction, id: &str) -> Result<Option<KeyObject>, StoreError> {
     tx.row(ONE, [id.into()]).await?.as_ref().map(key_of).transpose()
 }
 
-async fn insert(tx: &mut Transaction, key: &KeyObject, hash: &KeyHash) -> Result<(), StoreError> {
+/// A new key with its first secret.
+pub(super) async fn insert(
+    tx: &mut Transaction,
+    key: &KeyObject,
+    hash: &KeyHash,
+    algorithm: &str,
+) -> Result<(), StoreError> {
     let row = [
         key.id.as_str().into(),
         key.client.as_str().into(),
@@ -157,10 +170,21 @@ async fn insert(tx: &mut Transaction, key: &KeyObject, hash: &KeyHash) -> Result
         row,
     )
     .await?;
-    let secret = [hash.bytes().to_vec().into(), key.id.as_str().into(), "weir".into()];
+    insert_secret(tx, &key.id, hash, algorithm, key.created_at).await
+}
+
+/// One more secret for a key.
+pub(super) async fn insert_secret(
+    tx: &mut Transaction,
+    id: &str,
+    hash: &KeyHash,
+    algorithm: &str,
+    now: u64,
+) -> Result<(), StoreError> {
+    let secret = [hash.bytes().to_vec().into(), id.into(), algorithm.into(), now.into()];
     tx.run(
-        "insert into api_key_secret (hash, key_id, algorithm, valid_until) \
-         values ($1, $2, $3, null)",
+        "insert into api_key_secret (hash, key_id, algorithm, valid_until, created_at) \
+         values ($1, $2, $3, null, $4)",
         secret,
     )
     .await?;
@@ -168,7 +192,7 @@ async fn insert(tx: &mut Transaction, key: &KeyObject, hash: &KeyHash) -> Result
 }
 
 /// Puts a key into feed and audit; the audit never has its hashes.
-async fn record(
+pub(super) async fn record(
     writing: &mut Writing<'_>,
     command: &str,
     key: &KeyObject,
@@ -190,9 +214,7 @@ pub(super) async fn delete_revoked(
     writing: &mut Writing<'_>,
     client: &str,
 ) -> Result<(), StoreError> {
-    let all = "select id, client, env, state, expires_at, created_at, created_by, revision \
-        from api_key where client = $1 order by id";
-    let rows = writing.tx.rows(all, [client.into()]).await?;
+    let rows = writing.tx.rows(ALL_OF_CLIENT, [client.into()]).await?;
     let keys: Vec<KeyObject> = rows.iter().map(key_of).collect::<Result<_, _>>()?;
     let open = keys.iter().filter(|key| key.state != KeyState::Revoked).count();
     if open > 0 {
@@ -284,6 +306,7 @@ fn key_of(row: &Row) -> Result<KeyObject, StoreError> {
         expires_at: row.count_or_null("expires_at")?,
         created_at: row.count("created_at")?,
         created_by: row.text("created_by")?,
+        imported: row.count("imported")? > 0,
         revision: row.count("revision")?,
         id,
     })

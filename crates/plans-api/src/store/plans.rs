@@ -9,7 +9,8 @@ use wire::policy::Object;
 
 use super::writing::{Told, Writing};
 use super::{
-    Expect, PlanStore, Stamp, StoreError, json_of, labels_of, readable, text_of, word, word_of,
+    Expect, PlanStore, Stamp, StoreError, json_of, labels_of, readable, size, text_of, word,
+    word_of,
 };
 use crate::model::plan::{PLANS_MAX, PlanRow};
 
@@ -48,7 +49,9 @@ impl PlanStore {
     ) -> Result<Changed<PlanObject>, StoreError> {
         let mut writing = self.begin(stamp).await?;
         let found = find_sound(&mut writing.tx, spec.name.as_str()).await?;
-        expect.check("plan", spec.name.as_str(), found.as_ref().map(|plan| plan.revision))?;
+        let was = found.as_ref().map(PlanRow::object);
+        let was = was.as_ref().map(|plan| (plan.revision, plan));
+        expect.of("plan", spec.name.as_str(), was)?;
         let plan = put(&mut writing, spec, found).await?;
         let revision = writing.commit().await?;
         Ok(Changed { revision, object: Some(plan.object()) })
@@ -63,7 +66,7 @@ impl PlanStore {
     ) -> Result<Changed<PlanObject>, StoreError> {
         let mut writing = self.begin(stamp).await?;
         let found = find(&mut writing.tx, name).await?.ok_or_else(|| not_found(name))?;
-        expect.check("plan", name, Some(found.revision))?;
+        expect.of("plan", name, Some((found.revision, &found.object())))?;
         let users = writing
             .tx
             .row("select count(*) as users from client where plan = $1", [name.into()])
@@ -122,6 +125,7 @@ pub(super) async fn put(
         Some(_) => {}
         None => room_for_one(&mut writing.tx).await?,
     }
+    size::fits(&mut writing.tx, &wanted).await?;
     let plan = PlanRow { revision: writing.next_revision(), ..wanted };
     writing.tx.run(UPSERT, values(&plan)).await?;
     let before = found.map(|found| json!(found.object()));

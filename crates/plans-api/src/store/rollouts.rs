@@ -83,31 +83,38 @@ impl PlanStore {
         stamp: &Stamp,
     ) -> Result<Moved, StoreError> {
         let mut writing = self.begin(stamp).await?;
-        let current = find(&mut writing.tx, ONE, Some(step.name)).await?;
-        let found = current.as_ref().map(|current| current.revision);
-        step.expect.check("rollout", step.name, found)?;
-        check_basis(&mut writing.tx, step, current.as_ref()).await?;
-        let next = writing.revision() + 1;
-        let (mut value, replaced) = moved(step.name, current.as_ref(), step.whom, step.phase, next);
-        let so_already = current.as_ref().is_some_and(|current| current.rules == value.rules);
-        if so_already {
-            value.revision = current.as_ref().map_or(next, |current| current.revision);
-        } else {
-            writing.next_revision();
-            write(&mut writing, &value).await?;
-            let told = Told {
-                command: step.command,
-                kind: "rollout",
-                id: step.name,
-                before: current.map(|current| json!(current)),
-                after: Some(json!(value)),
-            };
-            let object = Object::Rollout { id: step.name.to_owned(), value: Some(value.clone()) };
-            writing.record(&object, told).await?;
-        }
-        let object = object(&mut writing.tx, value).await?;
+        let (object, replaced) = move_in(&mut writing, step).await?;
         Ok(Moved { revision: writing.commit().await?, object, replaced })
     }
+}
+
+/// A move inside a transaction; the rollout after it, and how many single rules it replaces.
+pub(super) async fn move_in(
+    writing: &mut Writing<'_>,
+    step: &Step<'_>,
+) -> Result<(RolloutObject, u64), StoreError> {
+    let was_there = find(&mut writing.tx, ONE, Some(step.name)).await?;
+    let current = was_there.as_ref();
+    step.expect.of("rollout", step.name, current.map(|current| (current.revision, current)))?;
+    check_basis(&mut writing.tx, step, current).await?;
+    let next = writing.revision() + 1;
+    let (mut value, replaced) = moved(step.name, current, step.whom, step.phase, next);
+    if let Some(current) = current.filter(|current| current.rules == value.rules) {
+        value.revision = current.revision;
+    } else {
+        writing.next_revision();
+        write(writing, &value).await?;
+        let told = Told {
+            command: step.command,
+            kind: "rollout",
+            id: step.name,
+            before: current.map(|current| json!(current)),
+            after: Some(json!(value)),
+        };
+        let object = Object::Rollout { id: step.name.to_owned(), value: Some(value.clone()) };
+        writing.record(&object, told).await?;
+    }
+    Ok((object(&mut writing.tx, value).await?, replaced))
 }
 
 async fn check_basis(
@@ -123,6 +130,7 @@ async fn check_basis(
                 id: step.name.to_owned(),
                 found: "was moved while its evidence was read".to_owned(),
                 expected: revision.to_string(),
+                object: current.map(|current| Box::new(json!(current))),
             });
         }
         Basis::Existing if found.is_none() => return Err(not_found(step.name)),

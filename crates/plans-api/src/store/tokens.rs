@@ -16,6 +16,8 @@ const USE_NOTED_MS: u64 = 60_000;
 pub(crate) struct TokenSpec {
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// A program's.
+    pub(crate) machine: bool,
     pub(crate) expires_at: Option<u64>,
 }
 
@@ -26,10 +28,10 @@ pub(crate) struct Presented {
     pub(crate) hash: KeyHash,
 }
 
-const ONE: &str = "select id, hash, name, role, created_at, expires_at, last_used_at, revoked_at \
-    from operator_token where id = $1";
-const PAGE: &str = "select id, hash, name, role, created_at, expires_at, last_used_at, revoked_at \
-    from operator_token where id > $1 order by id limit $2";
+const ONE: &str = "select id, hash, name, role, machine, created_at, expires_at, last_used_at, \
+    revoked_at from operator_token where id = $1";
+const PAGE: &str = "select id, hash, name, role, machine, created_at, expires_at, last_used_at, \
+    revoked_at from operator_token where id > $1 order by id limit $2";
 
 impl PlanStore {
     /// The stored token with this public id.
@@ -74,24 +76,26 @@ impl PlanStore {
             id: token.id.clone(),
             name: spec.name.clone(),
             role: spec.role,
+            machine: spec.machine,
             created_at: now,
             expires_at: spec.expires_at,
             last_used_at: None,
             revoked_at: None,
         };
-        let row: [Value; 6] = [
+        let row: [Value; 7] = [
             object.id.as_str().into(),
             token_hash(&token.text).bytes().to_vec().into(),
             object.name.as_str().into(),
             word(object.role).into(),
+            i64::from(object.machine).into(),
             now.into(),
             object.expires_at.into(),
         ];
         writing
             .tx
             .run(
-                "insert into operator_token (id, hash, name, role, created_at, expires_at) \
-                 values ($1, $2, $3, $4, $5, $6)",
+                "insert into operator_token (id, hash, name, role, machine, created_at, \
+                 expires_at) values ($1, $2, $3, $4, $5, $6, $7)",
                 row,
             )
             .await?;
@@ -174,6 +178,7 @@ fn token_of(row: &Row) -> Result<Presented, StoreError> {
     let object = TokenObject {
         name: row.text("name")?,
         role: word_of(row, "role", "token", &id)?,
+        machine: row.int("machine")? == 1,
         created_at: row.count("created_at")?,
         expires_at: row.count_or_null("expires_at")?,
         last_used_at: row.count_or_null("last_used_at")?,

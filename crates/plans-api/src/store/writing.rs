@@ -18,6 +18,8 @@ pub(super) struct Writing<'a> {
     /// The newest audit row and its hash.
     tip: AuditPlace,
     now: u64,
+    /// The first object that was changed.
+    first: Option<(&'static str, String)>,
 }
 
 /// What a change did to an object, for the audit.
@@ -52,7 +54,12 @@ impl PlanStore {
             .ok_or_else(no_head)?;
         let (revision, audit_seq) = (head.count("revision")?, head.count("audit_seq")?);
         let tip = chain::link(&mut tx, tip_of(&head)?, audit_seq, max).await?;
-        Ok(Writing { tx, store: self, stamp, revision, audit_seq, tip, now: self.now() })
+        let (now, first) = (self.now(), None);
+        let mut writing = Writing { tx, store: self, stamp, revision, audit_seq, tip, now, first };
+        if let Some(once) = &stamp.once {
+            writing.refuse_repeated(once).await?;
+        }
+        Ok(writing)
     }
 }
 
@@ -98,6 +105,7 @@ impl Writing<'_> {
         told: Told<'_>,
     ) -> Result<(), StoreError> {
         self.audit_seq += 1;
+        self.first.get_or_insert_with(|| (told.kind, told.id.to_owned()));
         let text = AuditText {
             actor: self.stamp.actor.clone(),
             after: told.after.map(|value| value.to_string()),
@@ -159,6 +167,11 @@ impl Writing<'_> {
 
     /// Makes it so, and wakes who waits; the newest revision.
     pub(super) async fn commit(mut self) -> Result<u64, StoreError> {
+        if let Some(once) = &self.stamp.once {
+            let first = self.first.take();
+            let object = first.as_ref().map_or(("", ""), |(kind, id)| (*kind, id.as_str()));
+            self.note_done(once, object).await?;
+        }
         self.tx
             .run(
                 "update head set revision = $1, audit_seq = $2, audit_linked = $3, \

@@ -19,11 +19,31 @@ pub(crate) struct Api {
     pub(crate) viewer: PlansClient,
     pub(crate) gateway: PlansClient,
     pub(crate) service: PlansClient,
+    pub(crate) support: PlansClient,
+    pub(crate) approver: PlansClient,
     pub(crate) bootstrap_token: String,
     pub(crate) database: String,
     pub(crate) state_dir: TempDir,
     drain: Drain,
     served: JoinHandle<Result<(), daemon::Failure>>,
+}
+
+/// One more instance.
+pub(crate) struct Second {
+    address: SocketAddr,
+    drain: Drain,
+    served: JoinHandle<Result<(), daemon::Failure>>,
+}
+
+impl Second {
+    pub(crate) fn connect(&self, token: &str) -> PlansClient {
+        PlansClient::new(&format!("http://{}", self.address), Some(token)).unwrap()
+    }
+
+    pub(crate) async fn stop(self) {
+        self.drain.start();
+        self.served.await.unwrap().unwrap();
+    }
 }
 
 impl Api {
@@ -67,11 +87,18 @@ impl Api {
         let admin = first.create_token("root", Role::Admin, None, "test").await.unwrap();
         let admin = connect(&admin.token);
         let mut tokens = Vec::new();
-        for role in [Role::Operator, Role::Viewer, Role::Gateway, Role::Service] {
+        for role in [
+            Role::Operator,
+            Role::Viewer,
+            Role::Gateway,
+            Role::Service,
+            Role::Support,
+            Role::Approver,
+        ] {
             let made = admin.create_token(role.name(), role, None, "test").await.unwrap();
             tokens.push(connect(&made.token));
         }
-        let [operator, viewer, gateway, service] = tokens.try_into().unwrap();
+        let [operator, viewer, gateway, service, support, approver] = tokens.try_into().unwrap();
         Api {
             address,
             admin,
@@ -79,6 +106,8 @@ impl Api {
             viewer,
             gateway,
             service,
+            support,
+            approver,
             bootstrap_token,
             database,
             state_dir,
@@ -100,6 +129,21 @@ impl Api {
             bootstrap_token_file: None,
         })
         .await
+    }
+
+    /// The same, with a shadow-compare.
+    pub(crate) async fn second_with(&self, url: &str, control_token: &str) -> Second {
+        let shadow = ShadowCompare { url: url.to_owned(), control_token: control_token.to_owned() };
+        let (address, drain, served) = serve(Settings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            database: self.database.clone(),
+            state_dir: self.state_dir.path().to_owned(),
+            shadow_compare: Some(shadow),
+            operations_token: None,
+            bootstrap_token_file: None,
+        })
+        .await;
+        Second { address, drain, served }
     }
 
     pub(crate) fn base(&self) -> String {
@@ -156,7 +200,7 @@ pub(crate) fn told<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, 
 }
 
 pub(crate) fn put(path: &str, body: &Value) -> Call {
-    Call::new(Method::PUT, path).json(body)
+    Call::new(Method::PUT, path).json(body).if_match_or_insist(None)
 }
 
 pub(crate) fn feed_request(gateway: &str, history: &str, after: u64, wait_ms: u64) -> FeedRequest {

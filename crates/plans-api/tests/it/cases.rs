@@ -209,6 +209,7 @@ pub(crate) async fn c29_numbers_that_do_not_read_are_named_with_their_value(api:
     {
         let text = format!(r#"{{"burst":{{"capacity":{capacity},"refill":"1/s"}}}}"#);
         let call = Call::new(wire::client::Method::PUT, "/v1/plans/p").bytes(text.into_bytes());
+        let call = call.if_match_or_insist(None);
         let refused = refusal(operator.send::<Value>(call).await);
         assert_eq!(refused.status, status, "{capacity}: {}", refused.detail);
     }

@@ -19,7 +19,11 @@ mod audit; // the chain of the audit
 mod backup; // everything as a file, and back
 mod dumps; // what a dump gives away
 mod openapi; // the description of the API
+mod catalog; // overrides and secrets, on both back ends
+mod versions; // preconditions, repetitions, pages, on both back ends
+mod approvals; // what two people do
 mod access; // who may call what
+mod codes; // the closed list of problem codes
 mod gate; // enforcing everybody
 mod killswitch; // everybody into shadow
 mod doorbell; // changes made elsewhere

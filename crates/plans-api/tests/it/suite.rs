@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::postgres::Postgres;
-use crate::{audit, backup, cases, killswitch, scenarios};
+use crate::{approvals, audit, backup, cases, catalog, codes, killswitch, scenarios, versions};
 
 macro_rules! suite {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -56,4 +56,17 @@ suite! {
     backup::what_was_revoked_after_a_backup_stays_revoked,
     backup::a_file_that_cannot_be_used_says_why_and_changes_nothing,
     killswitch::it_is_set_for_all_told_to_gateways_and_cleared_by_its_id,
+    catalog::a_client_has_limits_of_its_own_until_they_end,
+    catalog::an_override_is_checked_and_the_database_checks_it_again,
+    catalog::a_key_is_rotated_on_one_id_and_has_two_secrets_at_most,
+    catalog::keys_made_elsewhere_are_imported_all_or_none,
+    catalog::uses_of_secrets_are_noted_without_a_revision,
+    versions::who_changes_something_says_which_version,
+    versions::a_call_that_is_sent_twice_is_done_once,
+    versions::of_many_equal_calls_at_once_one_is_done_and_no_secret_is_kept,
+    versions::a_page_begins_where_the_last_one_ended_while_others_write,
+    codes::a_policy_that_no_gateway_could_hold_is_refused,
+    codes::a_plan_is_linted_against_the_routes_that_gateways_have,
+    approvals::everybody_is_enforced_against_the_number_by_two_people_alone,
+    approvals::what_was_asked_for_ends_unanswered_and_when_its_subject_moves,
 }

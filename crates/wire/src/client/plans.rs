@@ -1,6 +1,7 @@
 //! Typed client of plans-api: one method for each call, and the whole of each list.
 
 mod bodies; // objects and answers
+mod catalog; // overrides, secrets of keys, approvals
 mod keeping; // audit and backup
 mod gateways; // the kill switch, and what gateways report
 
@@ -19,6 +20,10 @@ pub use bodies::{
     Applied, AppliedAction, AppliedChange, ApplyMode, AuditFilter, AuditRow, Changed, ClientObject,
     Gate, GatewayObject, Items, KeyObject, LimitBody, Moved, NewKey, NewToken, Page, PlanObject,
     Restored, Role, RolloutMove, RolloutObject, TokenObject, TopBy, Whom,
+};
+pub use catalog::{
+    Approval, ApprovalState, Imported, ImportedKey, KeyUsage, OverrideBody, PlanFinding,
+    SecretObject,
 };
 
 /// How much longer than its wait a feed call may take.
@@ -83,7 +88,7 @@ impl PlansClient {
         if_match: Option<u64>,
     ) -> Result<Changed<PlanObject>, ClientError> {
         let call = Call::new(Method::PUT, plan_path(name)).json(body);
-        self.http.send(call.query("reason", reason).if_match(if_match)).await
+        self.http.send(call.query("reason", reason).if_match_or_insist(if_match)).await
     }
 
     /// Deletes a plan that no client has.
@@ -93,7 +98,7 @@ impl PlansClient {
         reason: &str,
     ) -> Result<Changed<PlanObject>, ClientError> {
         let call = Call::new(Method::DELETE, plan_path(name));
-        self.http.send(call.query("reason", reason)).await
+        self.http.send(call.query("reason", reason).if_match_or_insist(None)).await
     }
 
     // --- clients
@@ -117,7 +122,7 @@ impl PlansClient {
         if_match: Option<u64>,
     ) -> Result<Changed<ClientObject>, ClientError> {
         let call = Call::new(Method::PUT, client_path(id)).json(body);
-        self.http.send(call.query("reason", reason).if_match(if_match)).await
+        self.http.send(call.query("reason", reason).if_match_or_insist(if_match)).await
     }
 
     /// Deletes a client whose keys are revoked.
@@ -127,7 +132,7 @@ impl PlansClient {
         reason: &str,
     ) -> Result<Changed<ClientObject>, ClientError> {
         let call = Call::new(Method::DELETE, client_path(id));
-        self.http.send(call.query("reason", reason)).await
+        self.http.send(call.query("reason", reason).if_match_or_insist(None)).await
     }
 
     /// Suspends a client.
@@ -265,7 +270,8 @@ impl PlansClient {
                 json!({ "clients": clients, "phase": phase, "reason": reason })
             }
         };
-        self.http.send(Call::post(format!("{}:set", rollout_path(name)), &body)).await
+        let call = Call::post(format!("{}:set", rollout_path(name)), &body);
+        self.http.send(call.if_match_or_insist(None)).await
     }
 
     /// Moves everybody to shadow (or `to`), without a gate.
@@ -279,7 +285,8 @@ impl PlansClient {
             Some(to) => json!({ "to": to, "reason": reason }),
             None => json!({ "reason": reason }),
         };
-        self.http.send(Call::post(format!("{}:rollback", rollout_path(name)), &body)).await
+        let call = Call::post(format!("{}:rollback", rollout_path(name)), &body);
+        self.http.send(call.if_match_or_insist(None)).await
     }
 
     /// The number of a rollout, and what it allows.
@@ -371,7 +378,8 @@ impl PlansClient {
         path: String,
         reason: &str,
     ) -> Result<T, ClientError> {
-        self.http.send(Call::new(Method::POST, path).query("reason", reason)).await
+        let call = Call::new(Method::POST, path).query("reason", reason);
+        self.http.send(call.if_match_or_insist(None)).await
     }
 
     async fn all_pages<T: DeserializeOwned>(

@@ -58,6 +58,7 @@ pub(crate) fn found(hash: KeyHash) -> FoundKey {
             id: "acme".to_owned(),
             plan: "pro".to_owned(),
             state: ClientState::Active,
+            overridden: None,
             reset_revision: 0,
             revision: 5,
         },

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::{OverrideBody, SecretObject};
 use crate::audit::AuditHash;
 use crate::gate::{GateReport, GateVerdict};
 use crate::key::{KeyEnv, KeyHash};
@@ -86,6 +87,9 @@ pub struct ClientObject {
     pub plan: String,
     /// May it call?
     pub state: ClientState,
+    /// Limits of its own, for a time; it may have ended.
+    #[serde(rename = "override", default, skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<OverrideBody>,
     /// For selecting.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -113,6 +117,9 @@ pub struct KeyObject {
     pub created_at: u64,
     /// Who made it.
     pub created_by: String,
+    /// It was made elsewhere, so it has no tag that a gateway can check by itself.
+    #[serde(default)]
+    pub imported: bool,
     /// Revision of its last change.
     pub revision: u64,
 }
@@ -127,19 +134,26 @@ pub struct NewKey {
     pub object: KeyObject,
     /// The key itself: shown here and never again.
     pub key: String,
+    /// After a rotation: the secret that this one replaces, if it still opens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<SecretObject>,
 }
 
-/// What a token may do. Viewer ⊂ operator ⊂ admin; the others stand aside.
+/// What a token may do. Viewer ⊂ support ⊂ operator ⊂ admin; the others stand aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Reads.
     Viewer,
+    /// Resets a bucket, rotates and disables keys.
+    Support,
     /// Changes plans, clients, keys and rollouts.
     Operator,
     /// Makes tokens.
     Admin,
+    /// Reads, and accepts what others ask for.
+    Approver,
     /// Feed, snapshot, look-up.
     Gateway,
     /// Safety limits.
@@ -150,15 +164,25 @@ pub enum Role {
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 6] =
-        [Role::Viewer, Role::Operator, Role::Admin, Role::Gateway, Role::Service, Role::Bootstrap];
+    pub const ALL: [Role; 8] = [
+        Role::Viewer,
+        Role::Support,
+        Role::Operator,
+        Role::Admin,
+        Role::Approver,
+        Role::Gateway,
+        Role::Service,
+        Role::Bootstrap,
+    ];
 
     /// As written in commands and bodies.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",
+            Role::Support => "support",
             Role::Operator => "operator",
             Role::Admin => "admin",
+            Role::Approver => "approver",
             Role::Gateway => "gateway",
             Role::Service => "service",
             Role::Bootstrap => "bootstrap",
@@ -181,6 +205,9 @@ pub struct TokenObject {
     pub name: String,
     /// What it may do.
     pub role: Role,
+    /// A program's: it never accepts an approval.
+    #[serde(default)]
+    pub machine: bool,
     /// When it was made, in milliseconds since 1970.
     pub created_at: u64,
     /// Until when it opens; forever if absent.
