@@ -13,6 +13,8 @@ mod apply; // many objects at once
 mod keys; // API keys and their look-up
 mod rollouts; // phases
 mod feed; // changes, snapshot, gateways seen
+mod forget; // gateways that are gone
+mod schema; // migrations that the database lacks
 mod tokens; // operator tokens
 mod audit; // reading the audit
 
@@ -25,7 +27,7 @@ use tokio::sync::watch;
 use wire::error::FieldError;
 
 pub use crate::model::audit::Stamp;
-pub(crate) use apply::Desired;
+pub(crate) use apply::{Desired, Prune};
 pub(crate) use clients::ClientMove;
 pub(crate) use feed::{After, LIVE_MS};
 pub(crate) use rollouts::{Basis, Step as RolloutStep};

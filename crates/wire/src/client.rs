@@ -66,6 +66,7 @@ pub struct Client {
     http: reqwest::Client,
     base: String,
     token: Option<HeaderValue>,
+    dry_run: bool,
 }
 
 impl fmt::Debug for Client {
@@ -82,6 +83,7 @@ pub struct Call {
     query: Vec<(&'static str, String)>,
     body: Option<Vec<u8>>,
     if_match: Option<String>,
+    idempotency_key: Option<String>,
     deadline: Duration,
     broken: Option<String>,
 }
@@ -95,6 +97,7 @@ impl Call {
             query: Vec::new(),
             body: None,
             if_match: None,
+            idempotency_key: None,
             deadline: DEADLINE,
             broken: None,
         }
@@ -150,6 +153,20 @@ impl Call {
         self
     }
 
+    /// Only if the object still has this revision; without one, whatever it is like.
+    #[must_use]
+    pub fn if_match_or_insist(mut self, revision: Option<u64>) -> Call {
+        self.if_match = Some(revision.map_or("*".to_owned(), |revision| format!("\"{revision}\"")));
+        self
+    }
+
+    /// May be sent again: the first one counts, and each answer is that of the first.
+    #[must_use]
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Call {
+        self.idempotency_key = Some(key.into());
+        self
+    }
+
     /// Waits at most this long.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Call {
@@ -198,7 +215,14 @@ impl Client {
             .pool_idle_timeout(Duration::from_secs(30))
             .build()
             .map_err(|error| wrong(error.to_string()))?;
-        Ok(Client { http, base, token })
+        Ok(Client { http, base, token, dry_run: false })
+    }
+
+    /// The same, but everything that would change something is only tried (`?dry_run=true`).
+    #[must_use]
+    pub fn trying(mut self) -> Client {
+        self.dry_run = true;
+        self
     }
 
     /// The address.
@@ -221,7 +245,11 @@ impl Client {
         Ok(self.exchange(call).await?.1)
     }
 
-    async fn exchange(&self, call: Call) -> Result<(u16, Vec<u8>), ClientError> {
+    async fn exchange(&self, mut call: Call) -> Result<(u16, Vec<u8>), ClientError> {
+        let asked = call.query.iter().any(|(name, _)| *name == "dry_run");
+        if self.dry_run && call.method != Method::GET && !asked {
+            call = call.query("dry_run", "true");
+        }
         if let Some(reason) = call.broken {
             return Err(ClientError::Malformed { url: self.base.clone(), status: 0, reason });
         }
@@ -248,6 +276,9 @@ impl Client {
         }
         if let Some(revision) = &call.if_match {
             request = request.header(IF_MATCH, revision);
+        }
+        if let Some(key) = &call.idempotency_key {
+            request = request.header("idempotency-key", key);
         }
         if let Some(body) = &call.body {
             request = request.header("content-type", "application/json").body(body.clone());

@@ -172,7 +172,8 @@ pub(super) async fn put(
     Ok(client)
 }
 
-async fn write(
+/// Writes a client's own row; its limits stand in another.
+pub(super) async fn write(
     writing: &mut Writing<'_>,
     command: &str,
     client: &ClientObject,

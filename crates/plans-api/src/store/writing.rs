@@ -6,6 +6,7 @@ use serde_json::Value;
 use wire::policy::Object;
 
 use super::{CHANNEL, PlanStore, Stamp, StoreError, text_of};
+use crate::model::audit::DRY_RUN;
 
 pub(super) struct Writing<'a> {
     pub(super) tx: Transaction,
@@ -120,6 +121,10 @@ impl Writing<'_> {
             )
             .await?;
         self.tx.notify(CHANNEL).await?;
+        if self.stamp.via == DRY_RUN {
+            // Dropped without a commit: none of it happened.
+            return Ok(*self.store.head.borrow());
+        }
         self.tx.commit().await?;
         self.store.ring(self.revision);
         Ok(self.revision)

@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::postgres::Postgres;
-use crate::{cases, scenarios};
+use crate::{cases, prune, scenarios};
 
 macro_rules! suite {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -49,4 +49,10 @@ suite! {
     scenarios::what_is_known_twice_or_not_at_all_is_refused,
     scenarios::a_row_damaged_by_hand_hides_no_other_and_can_be_written_anew,
     scenarios::no_control_character_comes_in_anywhere,
+    prune::what_carries_the_label_and_is_in_no_file_goes_and_nothing_else,
+    prune::more_than_a_tenth_goes_only_if_the_caller_says_how_many,
+    prune::what_is_in_use_is_not_pruned_and_nothing_of_the_rest_happens,
+    prune::a_file_that_says_whether_a_client_may_call_is_obeyed,
+    prune::a_silent_gateway_is_forgotten_and_a_live_one_is_not,
+    prune::a_change_that_is_only_tried_is_answered_and_not_kept,
 }
