@@ -9,29 +9,36 @@ mod contracts; // plans, clients, keys, limits, tokens, files
 mod rollouts; // phases, gate, shadow, gateways, audit
 mod local; // contexts, dev, demo
 mod keeping; // backups
+mod replay; // a log against plans
+mod whole; // states of everything: diff, export, prune
+mod daily; // top, routes, kill switch, approvals
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 pub(crate) use clap_complete::Shell;
 use wire::client::plans::{Role, TopBy};
 use wire::key::KeyEnv;
 use wire::rollout::Phase;
 
 pub(crate) use self::contracts::{
-    Apply, ClientCommand, ClientSet, KeyCommand, LimitCommand, Named, PlanCommand, PlanSet,
-    TokenCommand, Validate,
+    Apply, ClientCommand, ClientSet, KeyCommand, LimitCommand, Named, OverrideCommand, OverrideSet,
+    PlanCommand, PlanSet, TokenCommand, Validate,
 };
+pub(crate) use self::daily::{ApprovalCommand, KillswitchCommand, RouteCommand, RouteTest, Top};
 pub(crate) use self::keeping::BackupCommand;
 pub(crate) use self::local::ContextCommand;
 #[cfg(feature = "dev")]
 pub(crate) use self::local::{Demo, Dev, DevProcess};
+pub(crate) use self::replay::{LogFormat, Replay};
 pub(crate) use self::rollouts::{
     AuditCommand, AuditList, GateCommand, GatewayCommand, RolloutCommand, ShadowCommand,
 };
+pub(crate) use self::whole::{Diff, Export, Prune};
 
 /// Operate Weir: plans, clients, keys, rollouts, and a whole system in one process.
 #[derive(Debug, Parser)]
@@ -72,6 +79,29 @@ pub(crate) struct Globals {
     /// Any text switches colour off
     #[arg(long, global = true, env = "NO_COLOR", hide = true)]
     pub(crate) no_color: Option<String>,
+    /// What was said on the command line itself.
+    #[arg(skip)]
+    pub(crate) given: Given,
+}
+
+/// What stood on the command line, as opposed to the environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Given {
+    pub(crate) addr: bool,
+    pub(crate) context: bool,
+    /// The command has the flag `--dry-run`, and it is set.
+    pub(crate) dry_run: bool,
+}
+
+impl Given {
+    fn of(mut matches: &ArgMatches) -> Given {
+        while let Some((_, inner)) = matches.subcommand() {
+            matches = inner;
+        }
+        let said = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let dry_run = matches.try_get_one::<bool>("dry_run").ok().flatten().copied();
+        Given { addr: said("addr"), context: said("context"), dry_run: dry_run.unwrap_or_default() }
+    }
 }
 
 /// How data is written to standard output.
@@ -80,8 +110,12 @@ pub(crate) enum Format {
     /// For people
     #[default]
     Table,
+    /// For people with wide screens: more columns
+    Wide,
     /// One document for programs
     Json,
+    /// One document a line: each item of a list, else the whole
+    Ndjson,
     /// Only names, one a line
     Name,
 }
@@ -99,12 +133,7 @@ pub(crate) struct ChangeFlags {
     /// Do not ask for a confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
-}
-
-/// A change that can be tried without making it.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct DryRun {
-    /// Check and show what would happen, change nothing
+    /// Check and show what would happen, change nothing; exits as the change would
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -118,13 +147,13 @@ const TOP_BY: [(&str, TopBy); 3] = [
     ("disagree", TopBy::Disagree),
     ("requests", TopBy::Requests),
 ];
-const ROLES: [(&str, Role); 5] = [
-    ("viewer", Role::Viewer),
-    ("operator", Role::Operator),
-    ("admin", Role::Admin),
-    ("gateway", Role::Gateway),
-    ("service", Role::Service),
-];
+
+/// Every role that can be given away.
+fn role() -> impl TypedValueParser<Value = Role> {
+    let given = Role::ALL.into_iter().filter(|role| *role != Role::Bootstrap);
+    PossibleValuesParser::new(given.map(Role::name))
+        .try_map(|name| Role::named(&name).ok_or("is none of the roles"))
+}
 
 /// Reads one of some words as what it means.
 fn one_of<T: Copy + Send + Sync + 'static>(
@@ -159,15 +188,23 @@ pub(crate) enum Command {
     /// Buckets of clients
     #[command(subcommand, after_help = "Example:\n  weir limit inspect acme")]
     Limit(LimitCommand),
-    /// Make plans and clients as the files say: all or nothing, deleting nothing
+    /// Make plans and clients as the files say: all or nothing, deleting nothing without --prune
     #[command(after_help = "Example:\n  weir apply -f plans.toml --reason \"new tariff\" --wait")]
     Apply(Apply),
     /// Write all plans and clients in the form that apply reads
     #[command(after_help = "Example:\n  weir export > plans.toml")]
-    Export,
+    Export(Export),
+    /// What apply would change, and what is in no file; exit 2 if anything differs
+    #[command(after_help = "Example:\n  weir diff -f plans.toml")]
+    Diff(Diff),
     /// Check files without asking anybody
     #[command(after_help = "Example:\n  weir validate plans.toml")]
     Validate(Validate),
+    /// Play an access log against plans: who would be refused, when, how often
+    #[command(
+        after_help = "Example:\n  weir replay access.log --plans plans.toml --format nginx --key-field 10"
+    )]
+    Replay(Replay),
     /// Phases of clients: off, shadow, enforce
     #[command(subcommand, after_help = "Example:\n  weir rollout list")]
     Rollout(RolloutCommand),
@@ -184,6 +221,18 @@ pub(crate) enum Command {
     /// Gateways and what they have applied
     #[command(subcommand, after_help = "Example:\n  weir gateway list")]
     Gateway(GatewayCommand),
+    /// The clients that matter most now
+    #[command(after_help = "Example:\n  weir top --by would-deny -n 2")]
+    Top(Top),
+    /// Routes of the gateways
+    #[command(subcommand, after_help = "Example:\n  weir route list")]
+    Route(RouteCommand),
+    /// Put everybody into shadow at once, on every gateway, and back
+    #[command(subcommand, after_help = "Example:\n  weir killswitch status")]
+    Killswitch(KillswitchCommand),
+    /// What others asked for and a second person has to accept
+    #[command(subcommand, after_help = "Example:\n  weir approvals list")]
+    Approvals(ApprovalCommand),
     /// Operator tokens
     #[command(subcommand, after_help = "Example:\n  weir token list")]
     Token(TokenCommand),
@@ -206,6 +255,12 @@ pub(crate) enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
+    /// Write a man page for every command
+    #[command(after_help = "Example:\n  weir man man1")]
+    Man {
+        /// Folder for the pages; made if it is not there
+        folder: PathBuf,
+    },
 }
 
 /// What a command line came to.
@@ -221,11 +276,42 @@ pub(crate) enum Parsed {
 
 /// Reads a command line.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
-    match Cli::try_parse_from(args) {
+    match read(args) {
         Ok(cli) => Parsed::Run(Box::new(cli)),
         Err(error) if error.use_stderr() => Parsed::Mistake(error.to_string()),
         Err(error) => Parsed::Show(error.to_string()),
     }
+}
+
+fn read(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(args)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    cli.globals.given = Given::of(&matches);
+    Ok(cli)
+}
+
+/// A man page for every command, as a file's name and its text.
+pub(crate) fn man_pages() -> std::io::Result<Vec<(String, Vec<u8>)>> {
+    let mut command = Cli::command();
+    command.build();
+    let mut pages = Vec::new();
+    man_page(&command, "weir", &mut pages)?;
+    Ok(pages)
+}
+
+fn man_page(
+    command: &clap::Command,
+    name: &str,
+    pages: &mut Vec<(String, Vec<u8>)>,
+) -> std::io::Result<()> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).title(name.to_owned()).render(&mut page)?;
+    pages.push((format!("{name}.1"), page));
+    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+        man_page(sub, &format!("{name}-{}", sub.get_name()), pages)?;
+    }
+    Ok(())
 }
 
 /// The completion script for `shell`.

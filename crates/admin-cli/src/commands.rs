@@ -3,11 +3,23 @@
 mod plans; // plan list|get|set|delete|lint
 mod clients; // client …
 mod keys; // key …
-mod limits; // limit inspect|reset
-mod apply; // apply, export, validate
+mod limits; // limit …
+mod apply; // apply, validate
+mod export; // what apply reads
+mod diff; // files against plans-api
+mod impact; // whom a change touches
+mod changes; // what was different before
+mod replay; // a log against plans
 mod rollout; // rollout …, gate status
 mod shadow; // shadow top|explain
-mod gateways; // gateway list
+mod gateways; // gateway …
+mod explain; // client explain|usage, top
+mod overrides; // client override
+mod secrets; // key rotate|import|usage
+mod verify; // limit try|verify
+mod routes; // route list|test
+mod bad_day; // killswitch, approvals
+mod man; // pages for `man`
 mod tokens; // token …
 mod audit; // audit list|verify|tip
 mod backup; // backup create|restore
@@ -21,7 +33,7 @@ mod demo; // the incident and its cure
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::{self, Cli, Command, GatewayCommand, Globals, PlanCommand};
+use crate::args::{self, Cli, Command, Globals, PlanCommand, RouteCommand};
 use crate::failure::{Exit, Failure};
 use crate::output::{Output, Report, Shown};
 use crate::session::Session;
@@ -52,6 +64,7 @@ async fn dispatch(command: Command, globals: &Globals, output: &Output) -> Resul
         Command::Completion { shell } => Ok(completion(shell)),
         Command::Context(command) => context::run(command, globals),
         Command::Validate(files) => apply::validate(&files),
+        Command::Replay(flags) => replay::run(flags, output),
         Command::Doctor => doctor::run(&open()?).await,
         Command::Plan(PlanCommand::Lint { files }) if !files.is_empty() => {
             plans::lint_files(&files)
@@ -61,11 +74,23 @@ async fn dispatch(command: Command, globals: &Globals, output: &Output) -> Resul
         Command::Key(command) => keys::run(command, &open()?).await,
         Command::Limit(command) => limits::run(command, &open()?).await,
         Command::Apply(flags) => apply::run(flags, &open()?).await,
-        Command::Export => apply::export(&open()?).await,
+        Command::Export(flags) => export::run(&flags, &open()?).await,
+        Command::Diff(flags) => diff::run(flags, &open()?).await,
         Command::Rollout(command) => rollout::run(command, &open()?).await,
         Command::Gate(command) => rollout::gate(command, &open()?).await,
         Command::Shadow(command) => shadow::run(command, &open()?).await,
-        Command::Gateway(GatewayCommand::List) => gateways::list(&open()?).await,
+        Command::Gateway(command) => gateways::run(command, &open()?).await,
+        Command::Top(flags) => explain::top(&flags, &open()?).await,
+        Command::Route(RouteCommand::List) => routes::list(&open()?).await,
+        #[cfg(feature = "dev")]
+        Command::Route(RouteCommand::Test(flags)) => routes::test(&flags),
+        #[cfg(not(feature = "dev"))]
+        Command::Route(RouteCommand::Test(_)) => {
+            Err(Failure::usage("this build of weir has no gateway inside: it cannot test routes"))
+        }
+        Command::Killswitch(command) => bad_day::killswitch(command, &open()?).await,
+        Command::Approvals(command) => bad_day::approvals(command, &open()?).await,
+        Command::Man { folder } => man::run(&folder),
         Command::Token(command) => tokens::run(command, &open()?).await,
         Command::Audit(command) => audit::run(command, &open()?).await,
         Command::Backup(command) => backup::run(command, &open()?).await,

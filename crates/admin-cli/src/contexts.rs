@@ -1,9 +1,10 @@
 //! Contexts: where plans-api is and how to show oneself there, kept in `weir/contexts.toml` under
 //! the user's configuration folder.
 //!
-//! What is written nearer wins: flag or environment, then the named context, then the current one,
-//! then the folder `.weir` that `weir dev` left where we stand, or above. A token never follows an address
-//! from elsewhere: with `WEIR_ADDR` only `WEIR_TOKEN` is shown.
+//! What is written nearer wins: a flag, then the environment, then the current context, then the
+//! folder `.weir` that `weir dev` left where we stand, or above. What then counts for nothing is
+//! said. A token never follows an address from elsewhere: with `WEIR_ADDR` only `WEIR_TOKEN` is
+//! shown, and where `--context` wins over `WEIR_ADDR`, the environment's token stays away too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,6 +64,8 @@ pub(crate) struct Target {
     pub(crate) production: bool,
     /// Where this comes from, for people.
     pub(crate) source: String,
+    /// What was said elsewhere and counts for nothing.
+    pub(crate) ignored: Option<&'static str>,
 }
 
 impl Contexts {
@@ -114,6 +117,7 @@ impl Contexts {
             token,
             production: entry.production,
             source: format!("context {name} of {}", source.display()),
+            ignored: None,
         })
     }
 }
@@ -128,12 +132,26 @@ pub(crate) fn user_file(globals: &Globals) -> Result<PathBuf, Failure> {
 
 /// What a command with these flags talks to.
 pub(crate) fn resolve(globals: &Globals) -> Result<Target, Failure> {
-    if let Some(addr) = &globals.addr {
+    let (addr_said, context_said) = (globals.given.addr, globals.given.context);
+    if addr_said && context_said {
+        return Err(Failure::usage("say either --addr or --context: each names another plans-api"));
+    }
+    let by_context = context_said || globals.addr.is_none();
+    if let Some(addr) = globals.addr.as_ref().filter(|_| !by_context) {
         let (token, source) = (globals.token.clone(), "--addr or WEIR_ADDR".to_owned());
-        return Ok(Target { addr: addr.clone(), token, production: false, source });
+        let ignored = globals.context.as_ref().map(|_| {
+            if addr_said {
+                "WEIR_CONTEXT counts for nothing beside --addr"
+            } else {
+                "WEIR_CONTEXT counts for nothing while WEIR_ADDR is set"
+            }
+        });
+        return Ok(Target { addr: addr.clone(), token, production: false, source, ignored });
     }
     let mut target = chosen(globals)?;
-    if let Some(token) = &globals.token {
+    if globals.addr.is_some() {
+        target.ignored = Some("WEIR_ADDR and WEIR_TOKEN count for nothing beside --context");
+    } else if let Some(token) = &globals.token {
         target.token = Some(token.clone());
     }
     Ok(target)
@@ -162,7 +180,8 @@ fn chosen(globals: &Globals) -> Result<Target, Failure> {
         return contexts.find(current, &file);
     }
     let source = "the usual address; no context is set".to_owned();
-    Ok(Target { addr: USUAL_ADDR.to_owned(), token: None, production: false, source })
+    let addr = USUAL_ADDR.to_owned();
+    Ok(Target { addr, token: None, production: false, source, ignored: None })
 }
 
 /// What `weir dev` left in this folder, or in the nearest one above it. Further up only what
@@ -220,6 +239,7 @@ mod tests {
             no_input: false,
             config_home: Some(home.to_owned()),
             no_color: None,
+            given: crate::args::Given::default(),
         }
     }
 
@@ -251,6 +271,28 @@ mod tests {
         flags.addr = Some("http://elsewhere".to_owned());
         let target = resolve(&flags).unwrap();
         assert_eq!((target.addr.as_str(), target.token), ("http://elsewhere", None));
+        assert!(target.ignored.unwrap().contains("WEIR_CONTEXT"), "the context is not taken");
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment_and_what_is_ignored_is_said() {
+        let home = tempfile::tempdir().unwrap();
+        let mut flags = globals(home.path());
+        two().write(&user_file(&flags).unwrap()).unwrap();
+        flags.addr = Some("http://elsewhere".to_owned());
+        flags.token = Some("of elsewhere".to_owned());
+        flags.context = Some("b".to_owned());
+        flags.given.context = true;
+        let target = resolve(&flags).unwrap();
+        assert_eq!(target.addr, "http://b");
+        assert_eq!(target.token.as_deref(), Some("token of http://b"), "no token goes elsewhere");
+        assert!(target.ignored.unwrap().contains("WEIR_ADDR"));
+        flags.given.addr = true;
+        assert_eq!(resolve(&flags).unwrap_err().exit, Exit::Usage);
+        flags.given.context = false;
+        assert_eq!(resolve(&flags).unwrap().addr, "http://elsewhere");
+        flags.context = None;
+        assert_eq!(resolve(&flags).unwrap().ignored, None);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(crate) enum Exit {
     Done = 0,
     /// Failed for a reason without an own code.
     Failed = 1,
+    /// `diff`: it differs.
+    Differs = 2,
     /// The gate fails: at or above the line.
     GateFail = 3,
     /// The gate has too few pairs.
@@ -33,7 +35,7 @@ pub(crate) enum Exit {
     Unreachable = 12,
     /// Refused as invalid.
     Invalid = 13,
-    /// `doctor` found a fault.
+    /// `doctor` or `limit verify` found a fault.
     Fault = 14,
     /// Wrong usage, or a confirmation is missing.
     Usage = 64,

@@ -5,6 +5,8 @@
 //! database (is there such a plan?) is left to plans-api. A standalone `gateway.toml` is read too:
 //! its plans and clients are taken, the rest is named.
 
+mod write; // the same form again
+
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,16 +18,23 @@ use wire::name::Name;
 use wire::plan::{PlanSpec, parse_labels};
 use wire::strict::{Fields, Problems};
 
+pub(crate) use self::write::to_toml;
 use crate::failure::{Exit, Failure};
 
 /// Largest file, in bytes. A larger one is refused unread: plans-api takes no larger body.
 const FILE_BYTES_MAX: u64 = 2 << 20;
+
+const STATES: [&str; 2] = ["active", "suspended"];
+/// A file with one of these tables is a gateway's.
+const GATEWAY_TABLES: [&str; 5] = ["route", "listen", "upstream", "standalone", "operations"];
 
 /// A client as files name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClientSpec {
     pub(crate) plan: String,
     pub(crate) name: Option<String>,
+    /// `active` or `suspended`; a file that does not say leaves it.
+    pub(crate) state: Option<String>,
     pub(crate) labels: BTreeMap<String, String>,
 }
 
@@ -36,6 +45,9 @@ impl ClientSpec {
         object.insert("plan".to_owned(), json!(self.plan));
         if let Some(name) = &self.name {
             object.insert("name".to_owned(), json!(name));
+        }
+        if let Some(state) = &self.state {
+            object.insert("state".to_owned(), json!(state));
         }
         if !self.labels.is_empty() {
             object.insert("labels".to_owned(), json!(self.labels));
@@ -132,7 +144,7 @@ fn read_one(file: &str, text: &str, desired: &mut Desired) -> Vec<FieldError> {
     };
     let mut problems = Problems::new();
     let mut left = Vec::new();
-    let gateway = table.contains_key("route") || table.contains_key("listen");
+    let gateway = GATEWAY_TABLES.iter().any(|name| table.contains_key(*name));
     for (key, value) in &table {
         let key: &str = key.get_ref();
         match key {
@@ -212,9 +224,14 @@ pub(crate) fn parse_client(
         fields.missing("plan", problems);
     }
     let name = fields.text("name", problems).map(ToOwned::to_owned);
+    let state = fields.text("state", problems).map(ToOwned::to_owned);
+    if let Some(state) = state.as_deref().filter(|state| !STATES.contains(state)) {
+        let detail = format!("must be active or suspended, not `{state}`");
+        problems.add(fields.path("state"), ErrorCode::InvalidValue, detail);
+    }
     let labels = parse_labels(&mut fields, problems);
     fields.finish(problems);
-    Some(ClientSpec { plan: plan?, name, labels })
+    Some(ClientSpec { plan: plan?, name, state, labels })
 }
 
 /// TOML as JSON. What JSON has no word for becomes a text, which no number is read from.

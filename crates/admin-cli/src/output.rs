@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) json: Value,
     /// For people.
     pub(crate) shown: Shown,
+    /// For people with wide screens, where that is more.
+    pub(crate) wide: Option<Shown>,
     /// One name per object.
     pub(crate) names: Vec<String>,
     /// Said to people on the way.
@@ -49,7 +51,7 @@ impl Report {
     /// A report that is an object.
     pub(crate) fn new(json: Value, shown: Shown) -> Report {
         let (names, notes, warnings) = (Vec::new(), Vec::new(), Vec::new());
-        Report { json, shown, names, notes, warnings, exit: Exit::Done }
+        Report { json, shown, wide: None, names, notes, warnings, exit: Exit::Done }
     }
 
     /// A list: whole objects for programs, `row` of each for people, `name` of each for pipes.
@@ -63,6 +65,18 @@ impl Report {
         let names = items.iter().map(|item| text(item, name)).collect();
         let report = Report::new(json!({ "items": items }), Shown::Rows(headings, rows));
         Report { names, ..report }
+    }
+
+    /// The same list with more columns for wide screens.
+    #[must_use]
+    pub(crate) fn wide(
+        mut self,
+        items: &[Value],
+        headings: &'static [&'static str],
+        row: impl Fn(&Value) -> Vec<String>,
+    ) -> Report {
+        self.wide = Some(Shown::Rows(headings, items.iter().map(row).collect()));
+        self
     }
 
     /// Sets the names.
@@ -121,9 +135,13 @@ impl Output {
 
     /// Writes a report and says its notes.
     pub(crate) fn report(&self, report: Report) -> Exit {
-        let Report { json, shown, names, notes, warnings, exit } = report;
+        let Report { json, shown, wide, names, notes, warnings, exit } = report;
         let written = match self.format {
             Format::Json => to_stdout(&document(json)),
+            Format::Ndjson => lines(json).iter().try_for_each(|line| to_stdout(line)),
+            Format::Wide => {
+                shown_text(wide.unwrap_or(shown)).map_or(Ok(()), |text| to_stdout(&text))
+            }
             Format::Name => names.iter().try_for_each(|name| to_stdout(name)),
             Format::Table => shown_text(shown).map_or(Ok(()), |text| to_stdout(&text)),
         };
@@ -143,10 +161,12 @@ impl Output {
         for (index, line) in failure.lines.iter().enumerate() {
             to_stderr(&if index == 0 { format!("weir: {line}") } else { format!("  {line}") });
         }
-        if self.format == Format::Json && to_stdout(&document(failure.document())).is_err() {
-            return Exit::Failed;
-        }
-        failure.exit
+        let written = match self.format {
+            Format::Json => to_stdout(&document(failure.document())),
+            Format::Ndjson => to_stdout(&compact(failure.document())),
+            Format::Table | Format::Wide | Format::Name => Ok(()),
+        };
+        if written.is_err() { Exit::Failed } else { failure.exit }
     }
 
     /// Whether somebody can be asked.
@@ -194,14 +214,30 @@ pub(crate) fn plain(text: &str, exit: Exit) -> Exit {
     }
 }
 
-fn document(mut json: Value) -> String {
+fn document(json: Value) -> String {
+    format!("{:#}", versioned(json))
+}
+
+fn compact(json: Value) -> String {
+    versioned(json).to_string()
+}
+
+/// Each item of a list, or the whole, in a line of its own.
+fn lines(mut json: Value) -> Vec<String> {
+    match json.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take) {
+        Some(items) => items.into_iter().map(compact).collect(),
+        None => vec![compact(json)],
+    }
+}
+
+fn versioned(mut json: Value) -> Value {
     if let Some(object) = json.as_object_mut() {
         let mut whole = Map::new();
         whole.insert("apiVersion".to_owned(), json!(API_VERSION));
         whole.append(object);
-        return format!("{:#}", Value::Object(whole));
+        return Value::Object(whole);
     }
-    format!("{json:#}")
+    json
 }
 
 fn shown_text(shown: Shown) -> Option<String> {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use limiter_core::{Clock, SystemClock};
 use serde::Serialize;
 use serde_json::{Value, json};
-use wire::client::ClientError;
 use wire::client::plans::PlansClient;
+use wire::client::{Call, ClientError};
 
 use crate::args::{ChangeFlags, Globals};
 use crate::contexts::{self, Target};
 use crate::failure::{Exit, Failure};
-use crate::output::{Output, Report, text};
+use crate::output::{Output, Report, Shown, text};
 
 /// Between two looks at what the gateways have applied.
 const WAIT_STEP: Duration = Duration::from_millis(50);
@@ -25,6 +25,8 @@ pub(crate) struct Session<'a> {
     pub(crate) output: &'a Output,
     pub(crate) target: Target,
     pub(crate) api: PlansClient,
+    /// Changes are tried, not made (`--dry-run`).
+    pub(crate) trying: bool,
 }
 
 impl<'a> Session<'a> {
@@ -34,7 +36,12 @@ impl<'a> Session<'a> {
         with_scheme(&target.addr, &target.source)?;
         let api = PlansClient::new(&target.addr, target.token.as_deref())
             .map_err(|error| Failure::usage(format!("{error} ({})", target.source)))?;
-        Ok(Session { output, target, api })
+        if let Some(ignored) = target.ignored {
+            output.say(ignored);
+        }
+        let trying = globals.given.dry_run;
+        let api = if trying { api.trying() } else { api };
+        Ok(Session { output, target, api, trying })
     }
 
     /// Waits for an answer.
@@ -53,6 +60,28 @@ impl<'a> Session<'a> {
         answer: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, Failure> {
         answer.await.map_err(|error| self.failure(error))
+    }
+
+    /// Sends a call that has no method of its own.
+    pub(crate) async fn send(&self, call: Call) -> Result<Value, Failure> {
+        self.ask(self.api.http().send::<Value>(call)).await
+    }
+
+    /// A whole list, page by page.
+    pub(crate) async fn pages(&self, path: &str) -> Result<Vec<Value>, Failure> {
+        let mut items = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let call = Call::get(path).query("limit", "500").maybe("cursor", cursor);
+            let mut page = self.send(call).await?;
+            items.append(
+                page.get_mut("items").and_then(Value::as_array_mut).unwrap_or(&mut Vec::new()),
+            );
+            cursor = page.get("next").and_then(Value::as_str).map(ToOwned::to_owned);
+            if cursor.is_none() {
+                return Ok(items);
+            }
+        }
     }
 
     /// Waits for an object that may not be there.
@@ -79,7 +108,7 @@ impl<'a> Session<'a> {
     /// Why a change is made; production wants to know.
     pub(crate) fn reason<'c>(&self, change: &'c ChangeFlags) -> Result<&'c str, Failure> {
         let reason = change.reason.as_deref().unwrap_or_default();
-        if self.target.production && reason.is_empty() {
+        if self.target.production && reason.is_empty() && !self.trying {
             let source = &self.target.source;
             return Err(Failure::usage(format!("{source} is production: say why with --reason")));
         }
@@ -95,6 +124,10 @@ impl<'a> Session<'a> {
         typed: Option<&str>,
     ) -> Result<(), Failure> {
         self.reason(change)?;
+        if self.trying {
+            self.output.say(&format!("would {danger}"));
+            return Ok(());
+        }
         if change.yes {
             return Ok(());
         }
@@ -129,7 +162,19 @@ impl<'a> Session<'a> {
 
     /// Tells the revision of a change, and waits for the gateways if asked to. The report is kept
     /// whatever the wait comes to: it may hold a key that is shown once.
-    pub(crate) async fn finish(&self, report: Report, change: &ChangeFlags) -> Report {
+    pub(crate) async fn finish(&self, mut report: Report, change: &ChangeFlags) -> Report {
+        if self.trying {
+            if let Some(object) = report.json.as_object_mut() {
+                object.insert("dry_run".to_owned(), json!(true));
+                // a secret that was never kept opens nothing
+                for secret in ["key", "token", "hash"] {
+                    object.remove(secret);
+                }
+            }
+            report.shown = Shown::Nothing;
+            report.notes = vec!["nothing was changed (--dry-run)".to_owned()];
+            return report;
+        }
         let revision = report.json.get("revision").and_then(Value::as_u64).unwrap_or_default();
         let Some(patience) = change.wait else {
             return report.note(format!("revision {revision}"));

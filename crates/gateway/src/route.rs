@@ -19,6 +19,7 @@ use http::{HeaderMap, Method};
 use crate::cors::Cors;
 
 mod by_field; // routes that go by a header field
+mod asked; // which one, for people
 
 pub use self::by_field::FieldRule;
 

@@ -27,6 +27,7 @@ mod time; // when
 mod key; // whose bucket
 mod call; // what is said to a store
 pub mod bucket; // refill, then take
+pub mod replay; // the same over requests of the past
 mod decision; // the answer
 mod degraded; // the answer without a store
 mod breaker; // when to stop asking a store

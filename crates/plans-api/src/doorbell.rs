@@ -51,6 +51,9 @@ async fn read_heads(store: PlanStore, metrics: Metrics) {
     loop {
         every.tick().await;
         read_head(&store, &metrics).await;
+        if let Ok(missing) = store.missing_migrations().await {
+            metrics.migrations_missing.set(missing);
+        }
     }
 }
 
@@ -80,10 +83,15 @@ async fn hear_rings(store: PlanStore, metrics: Metrics) {
     loop {
         let next_attempt = Instant::now() + LISTEN_AGAIN;
         match store.database().listen(CHANNEL).await {
-            Ok(None) => return, // SQLite: nobody else writes
+            Ok(None) => {
+                metrics.listening.set(1); // SQLite: nobody else writes
+                return;
+            }
             Ok(Some(listener)) => {
+                metrics.listening.set(1);
                 read_head(&store, &metrics).await;
                 listen(listener, &store, &metrics).await;
+                metrics.listening.set(0);
                 metrics.doorbell_lost.inc();
                 tracing::warn!("the doorbell's connection was lost; listening again");
             }

@@ -174,6 +174,7 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/shadow/requests/{id}", Needs::Viewer),
     route("GET", "/v1/shadow/usage", Needs::Viewer),
     route("GET", "/v1/gateways", Needs::Viewer),
+    route("POST", "/v1/gateways/{id}", Needs::Admin),
     route("POST", "/v1/feed", Needs::Gateway),
     route("GET", "/v1/snapshot", Needs::Gateway),
     route("GET", "/v1/safety-limits", Needs::Service),
@@ -220,6 +221,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/shadow/requests/{id}", get(shadow::explain))
         .route("/v1/shadow/usage", get(shadow::usage))
         .route("/v1/gateways", get(gateways::list))
+        .route("/v1/gateways/{id}", post(gateways::verb))
         .route("/v1/feed", post(gateways::feed))
         .route("/v1/snapshot", get(gateways::snapshot))
         .route("/v1/safety-limits", get(gateways::safety_limits))

@@ -15,6 +15,7 @@ mod doorbell; // who waits for changes is woken
 mod live; // how many gateways there are
 mod auth; // operator token → caller and role
 mod gate; // the number, and whether it allows the step
+mod ready; // /readyz
 mod metrics; // what is counted
 mod http; // the routes
 
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daemon::ops::{self, Readiness};
+use daemon::ops;
 use daemon::{Context, Failure};
 use limiter_core::{Clock, SystemClock};
 use tokio::net::TcpListener;
@@ -73,6 +74,7 @@ async fn serve_and_tell(settings: Settings, context: Context, tell: Tell) -> Res
     let now = clock.now().us() / 1_000;
     let lately = store.gateways_since(now.saturating_sub(live::WINDOW_MS)).await;
     live.observe(now, lately.map_err(Failure::other)?);
+    let (counted, told) = (metrics.clone(), Arc::clone(&clock));
     let app = Arc::new(App {
         auth: Auth::new(store.clone(), Arc::clone(&clock)),
         evidence: settings.shadow_compare.as_ref().map(gate::Evidence::new).transpose()?,
@@ -86,11 +88,7 @@ async fn serve_and_tell(settings: Settings, context: Context, tell: Tell) -> Res
         state_dir: settings.state_dir,
     });
     let seen = store.clone();
-    let ready = move || match (seen.reachable(), seen.unwritable()) {
-        (Some(revision), None) => Readiness::yes(serde_json::json!({ "revision": revision })),
-        (Some(_), Some(why)) => Readiness::no(serde_json::json!(format!("writes fail: {why}"))),
-        (None, _) => Readiness::no(serde_json::json!("the database does not answer")),
-    };
+    let ready = move || ready::of(&seen, &counted, &told);
     let router =
         ops::router("weir-plans-api", context.metrics.clone(), ready).merge(http::router(app));
     context.announce("api", address);

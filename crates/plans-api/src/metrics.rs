@@ -21,6 +21,10 @@ pub(crate) struct Metrics {
     pub(crate) lookups: Counter,
     /// Times that the doorbell's connection was lost.
     pub(crate) doorbell_lost: Counter,
+    /// Whether changes made elsewhere are heard at once (1), or only when the head is read.
+    pub(crate) listening: Gauge,
+    /// Migrations of this program that the database lacks.
+    pub(crate) migrations_missing: Gauge<u64, AtomicU64>,
     revision: Gauge<u64, AtomicU64>,
 }
 
@@ -51,6 +55,14 @@ impl Metrics {
                 "weir_plans_doorbell_lost",
                 "Lost connections that hear changes",
                 own.doorbell_lost.clone(),
+            );
+            let help = "Whether changes made elsewhere are heard at once";
+            registry.register("weir_plans_listening", help, own.listening.clone());
+            let help = "Migrations that the database lacks";
+            registry.register(
+                "weir_plans_migrations_missing",
+                help,
+                own.migrations_missing.clone(),
             );
             registry.register("weir_plans_revision", "Newest revision", own.revision.clone());
         });

@@ -17,6 +17,8 @@ mod secrets; // their rotation, import and use
 mod rollouts; // phases
 mod killswitch; // everybody into shadow
 mod feed; // changes, snapshot, gateways seen
+mod forget; // gateways that are gone
+mod schema; // migrations that the database lacks
 mod tokens; // operator tokens
 mod approvals; // what another person has to accept
 mod once; // calls that may be sent twice
@@ -34,7 +36,7 @@ use tokio::sync::watch;
 use wire::error::FieldError;
 
 pub use crate::model::audit::{Once, Stamp};
-pub(crate) use apply::Desired;
+pub(crate) use apply::{Desired, Prune};
 pub(crate) use approvals::{Answering, Unanswered, Wanted};
 pub(crate) use backup::Backup;
 pub(crate) use clients::{ClientMove, Clients};

@@ -68,6 +68,7 @@ pub struct Client {
     http: reqwest::Client,
     base: String,
     token: Option<HeaderValue>,
+    dry_run: bool,
 }
 
 impl fmt::Debug for Client {
@@ -225,7 +226,14 @@ impl Client {
             .pool_idle_timeout(Duration::from_secs(30))
             .build()
             .map_err(|error| wrong(error.to_string()))?;
-        Ok(Client { http, base, token })
+        Ok(Client { http, base, token, dry_run: false })
+    }
+
+    /// The same, but everything that would change something is only tried (`?dry_run=true`).
+    #[must_use]
+    pub fn trying(mut self) -> Client {
+        self.dry_run = true;
+        self
     }
 
     /// The address.
@@ -248,7 +256,11 @@ impl Client {
         Ok(self.exchange(call).await?.1)
     }
 
-    async fn exchange(&self, call: Call) -> Result<(u16, Vec<u8>), ClientError> {
+    async fn exchange(&self, mut call: Call) -> Result<(u16, Vec<u8>), ClientError> {
+        let asked = call.query.iter().any(|(name, _)| *name == "dry_run");
+        if self.dry_run && call.method != Method::GET && !asked {
+            call = call.query("dry_run", "true");
+        }
         if let Some(reason) = call.broken {
             return Err(ClientError::Malformed { url: self.base.clone(), status: 0, reason });
         }

@@ -10,6 +10,7 @@ const PURE: &[&str] = &[
     "limit",
     "call",
     "bucket",
+    "replay",
     "decision",
     "degraded",
     "breaker",

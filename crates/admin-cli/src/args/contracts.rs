@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use wire::client::plans::Role;
 use wire::key::KeyEnv;
 
-use super::{ChangeFlags, DryRun, ENVS, ROLES, one_of};
+use super::{ChangeFlags, ENVS, Prune, one_of, role};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlanCommand {
@@ -32,6 +32,12 @@ pub(crate) enum PlanCommand {
         name: String,
         #[command(flatten)]
         change: ChangeFlags,
+    },
+    /// Every change of a plan, oldest first
+    #[command(after_help = "Example:\n  weir plan history pro")]
+    History {
+        /// Name of the plan
+        name: String,
     },
     /// Look for plans that are valid but odd
     #[command(after_help = "Example:\n  weir plan lint -f plans.toml")]
@@ -75,8 +81,6 @@ pub(crate) struct PlanSet {
           ["burst", "sustained", "failure", "scope", "costs", "unlimited", "labels", "note"])]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) dry: DryRun,
-    #[command(flatten)]
     pub(crate) change: ChangeFlags,
 }
 
@@ -88,6 +92,9 @@ pub(crate) enum ClientCommand {
         /// Only those of this plan
         #[arg(long)]
         plan: Option<String>,
+        /// Only those with limits of their own now
+        #[arg(long)]
+        overridden: bool,
     },
     /// One client
     #[command(after_help = "Example:\n  weir client get acme")]
@@ -107,6 +114,56 @@ pub(crate) enum ClientCommand {
     /// Let a suspended client call again
     #[command(after_help = "Example:\n  weir client resume acme --wait=10s")]
     Resume(Named),
+    /// Limits of its own for a time, in place of its plan's
+    #[command(subcommand, after_help = "Example:\n  weir client override clear acme --yes")]
+    Override(OverrideCommand),
+    /// Everything that decides what it may do now
+    #[command(after_help = "Example:\n  weir client explain acme")]
+    Explain {
+        /// Id of the client
+        id: String,
+    },
+    /// What it used, minute by minute
+    #[command(after_help = "Example:\n  weir client usage acme --since 3m")]
+    Usage {
+        /// Id of the client
+        id: String,
+        /// How far back, at most a day
+        #[arg(long, value_name = "TIME", default_value = "60m",
+              value_parser = humantime::parse_duration)]
+        since: Duration,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OverrideCommand {
+    /// Give it limits of its own; they end by themselves
+    #[command(after_help = "Example:\n  weir client override set acme --burst 200@100/s \
+        --for 7d --reason \"launch\"")]
+    Set(OverrideSet),
+    /// Let its plan's limits hold again
+    #[command(after_help = "Example:\n  weir client override clear acme --yes")]
+    Clear(Named),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OverrideSet {
+    /// Id of the client
+    pub(crate) id: String,
+    /// Burst limit: capacity@refill, such as 200@100/s
+    #[arg(long, value_name = "N@RATE", allow_hyphen_values = true)]
+    pub(crate) burst: Option<String>,
+    /// Sustained limit in the same form
+    #[arg(long, value_name = "N@RATE", allow_hyphen_values = true)]
+    pub(crate) sustained: Option<String>,
+    /// Admitted without the store: closed, local, coarse, open or a share of the limits
+    #[arg(long, value_name = "POLICY", allow_hyphen_values = true)]
+    pub(crate) failure: Option<String>,
+    /// How long it holds, at most a year
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) lasting: Duration,
+    #[command(flatten)]
+    pub(crate) change: ChangeFlags,
 }
 
 /// One object by its id, and a change to it.
@@ -131,8 +188,6 @@ pub(crate) struct ClientSet {
     /// Labels; may stand often, replaces all labels
     #[arg(long = "label", value_name = "NAME=TEXT")]
     pub(crate) labels: Vec<String>,
-    #[command(flatten)]
-    pub(crate) dry: DryRun,
     #[command(flatten)]
     pub(crate) change: ChangeFlags,
 }
@@ -175,6 +230,31 @@ pub(crate) enum KeyCommand {
     /// Stop a key for ever
     #[command(after_help = "Example:\n  weir key revoke k7Q2f9xkda --reason \"leak\" --yes --wait")]
     Revoke(Named),
+    /// A new secret for a key, shown once; the old one ends after a while
+    #[command(after_help = "Example:\n  weir key rotate k7Q2f9xkda --overlap 24h")]
+    Rotate {
+        /// Id of the key
+        id: String,
+        /// How long the old secret still opens; 0s ends it at once [default: 24h]
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        overlap: Option<Duration>,
+        #[command(flatten)]
+        change: ChangeFlags,
+    },
+    /// Take over keys that were made elsewhere, by their SHA-256
+    #[command(after_help = "Example:\n  weir key import keys.csv --reason \"from the old system\"")]
+    Import {
+        /// CSV (sha256,client,expires_at) or a JSON list of such objects; - is standard input
+        file: PathBuf,
+        #[command(flatten)]
+        change: ChangeFlags,
+    },
+    /// When a key's secrets were last used
+    #[command(after_help = "Example:\n  weir key usage k7Q2f9xkda")]
+    Usage {
+        /// Id of the key
+        id: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -183,6 +263,21 @@ pub(crate) enum LimitCommand {
     #[command(after_help = "Example:\n  weir limit inspect acme -o json")]
     Inspect {
         /// Client whose buckets are read
+        client: String,
+    },
+    /// Would a request of this cost pass now? Takes nothing
+    #[command(after_help = "Example:\n  weir limit try acme --cost 5")]
+    Try {
+        /// Client whose buckets are read
+        client: String,
+        /// Tokens that the request would take
+        #[arg(long, default_value_t = 1)]
+        cost: u64,
+    },
+    /// Hold the last hour's exact minutes against what the limits allow; exit 14 if one is above
+    #[command(after_help = "Example:\n  weir limit verify acme")]
+    Verify {
+        /// Client whose minutes are checked
         client: String,
     },
     /// Fill a client's buckets
@@ -200,7 +295,7 @@ pub(crate) struct Apply {
     #[command(flatten)]
     pub(crate) files: Files,
     #[command(flatten)]
-    pub(crate) dry: DryRun,
+    pub(crate) prune: Prune,
     #[command(flatten)]
     pub(crate) change: ChangeFlags,
 }
@@ -233,7 +328,7 @@ pub(crate) enum TokenCommand {
         /// Whose it is
         name: String,
         /// What it may do
-        #[arg(long, value_parser = one_of(&ROLES))]
+        #[arg(long, value_parser = role())]
         role: Role,
         /// Ends after this time
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]

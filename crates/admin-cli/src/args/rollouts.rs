@@ -94,6 +94,15 @@ pub(crate) enum GatewayCommand {
     /// All known gateways
     #[command(after_help = "Example:\n  weir gateway list -o json")]
     List,
+    /// One gateway: what it has, and what it would not take
+    #[command(after_help = "Example:\n  weir gateway get gw-1")]
+    Get {
+        /// Its id, as `list` shows it
+        id: String,
+    },
+    /// Count a gateway no more that is gone for good
+    #[command(after_help = "Example:\n  weir gateway forget gw-9 --yes")]
+    Forget(super::Named),
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,49 +1,113 @@
-//! Whole states: `apply` sends all files as one transaction, `export` writes what `apply` reads,
-//! `validate` asks nobody. Nothing is ever deleted here.
+//! Whole states: `apply` sends all files as one transaction, `validate` asks nobody. Something is
+//! deleted only with `--prune`, and then only what carries the label and stands in no file.
 
-use serde_json::{Map, Value, json};
-use wire::client::plans::ApplyMode;
-use wire::plan::PlanSpec;
-use wire::strict::Problems;
+use serde_json::{Value, json};
+use wire::client::plans::Applied;
+use wire::client::{Call, ClientError};
 
-use crate::args::{Apply, Validate};
-use crate::failure::{Exit, Failure};
+use super::impact;
+use crate::args::{Apply, Prune, Validate};
+use crate::failure::Failure;
 use crate::files::{self, Desired};
 use crate::output::{Report, Shown, text};
-use crate::session::{self, Session};
+use crate::session::{self, Session, shortened};
 
 const HEADINGS: &[&str] = &["KIND", "NAME", "EFFECT", "FIELDS"];
 
 pub(crate) async fn run(flags: Apply, session: &Session<'_>) -> Result<Report, Failure> {
-    let Apply { files, dry, change } = flags;
-    let desired = files::read(&files.files)?;
+    let Apply { files, prune, change } = flags;
+    let desired = read(&files.files, session)?;
+    let body = desired.to_json();
+    if change.dry_run {
+        return dry_run(&body, Some(&prune), session).await;
+    }
+    let mut counted = counted(&desired);
+    let mut pruning = prune.clone();
+    if prune.prune {
+        // asked first: the prompt names what would go, and no more than that may go then
+        let asked = session.ask(ask(session, &body, "", &prune, true)).await?;
+        let doomed = deletions(&asked);
+        pruning.allow_deletes = Some(doomed.len() as u64);
+        let label = prune.selector.as_deref().unwrap_or_default();
+        let told = session::counted(doomed.len(), "object");
+        counted = format!("{counted}, {told} with {label} deleted");
+        if !doomed.is_empty() {
+            let danger = format!(
+                "apply {counted}: delete {told} that stand in no file: {}",
+                shortened(&doomed)
+            );
+            session.confirm(&change, &danger, (doomed.len() > 1).then_some(label))?;
+        }
+    }
+    session.confirm_in_production(&change, &format!("apply {counted}"))?;
+    let reason = session.reason(&change)?;
+    let mut json = session.ask(ask(session, &body, reason, &pruning, false)).await?;
+    if let Some(object) = json.as_object_mut() {
+        object.insert("ok".to_owned(), json!(true));
+    }
+    let report = effects(json).note(format!("{counted}, applied"));
+    Ok(session.finish(report, &change).await)
+}
+
+/// Files with something in them; what of them is not taken is said.
+pub(crate) fn read(
+    paths: &[std::path::PathBuf],
+    session: &Session<'_>,
+) -> Result<Desired, Failure> {
+    let desired = files::read(paths)?;
     for left in &desired.left_out {
         session.output.say(&format!("left out: {left}"));
     }
     if desired.plans.is_empty() && desired.clients.is_empty() {
         return Err(Failure::usage("there is no plan and no client in these files"));
     }
-    if dry.dry_run {
-        return dry_run(&desired.to_json(), session).await;
+    Ok(desired)
+}
+
+/// `POST /v1/apply`, with what may be deleted.
+pub(crate) async fn ask(
+    session: &Session<'_>,
+    body: &Value,
+    reason: &str,
+    prune: &Prune,
+    dry_run: bool,
+) -> Result<Applied, ClientError> {
+    let label = prune.selector.as_deref().filter(|_| prune.prune);
+    let mut call = Call::post("/v1/apply", body).query("reason", reason).maybe("prune", label);
+    if let Some(most) = prune.allow_deletes {
+        call = call.query("allow_deletes", most.to_string());
     }
-    let counted = counted(&desired);
-    session.confirm_in_production(&change, &format!("apply {counted}"))?;
-    let (body, reason) = (desired.to_json(), session.reason(&change)?);
-    let mut json = session.ask(session.api.apply(&body, reason, ApplyMode::Apply)).await?;
-    if let Some(object) = json.as_object_mut() {
-        object.insert("ok".to_owned(), json!(true));
+    if dry_run {
+        call = call.query("dry_run", "true");
     }
-    let report = effects(json).note(format!("{counted} applied"));
-    Ok(session.finish(report, &change).await)
+    session.api.http().send(call).await
+}
+
+fn deletions(applied: &Value) -> Vec<String> {
+    let changes = applied.get("changes").and_then(Value::as_array).into_iter().flatten();
+    changes
+        .filter(|change| change.get("action") == Some(&json!("delete")))
+        .map(|change| format!("{} {}", text(change, "kind"), text(change, "id")))
+        .collect()
 }
 
 /// Asks plans-api what a body would do; it changes nothing and exits as the change would.
-pub(crate) async fn dry_run(body: &Value, session: &Session<'_>) -> Result<Report, Failure> {
-    let mut json = session.ask(session.api.apply(body, "", ApplyMode::DryRun)).await?;
+pub(crate) async fn dry_run(
+    body: &Value,
+    prune: Option<&Prune>,
+    session: &Session<'_>,
+) -> Result<Report, Failure> {
+    let nothing = Prune::default();
+    let prune = prune.unwrap_or(&nothing);
+    let mut json = session.ask(ask(session, body, "", prune, true)).await?;
+    let impact = impact::of(&json, body, session).await?;
     if let Some(object) = json.as_object_mut() {
         object.insert("ok".to_owned(), json!(true));
+        object.insert("impact".to_owned(), impact.json());
     }
-    Ok(effects(json).note("nothing was changed (--dry-run)"))
+    let mut report = effects(json);
+    report.notes.extend(impact.lines());
+    Ok(report.note("nothing was changed (--dry-run)"))
 }
 
 fn counted(desired: &Desired) -> String {
@@ -84,53 +148,4 @@ pub(crate) fn validate(given: &Validate) -> Result<Report, Failure> {
         }
     }
     Ok(report.note(format!("{} are valid", counted(&desired))))
-}
-
-pub(crate) async fn export(session: &Session<'_>) -> Result<Report, Failure> {
-    let mut plans = Map::new();
-    for plan in session.items(session.api.plans()).await? {
-        let name = text(&plan, "name");
-        plans.insert(name.clone(), written(&name, &plan)?);
-    }
-    let mut clients = Map::new();
-    let mut suspended = 0_usize;
-    for client in session.items(session.api.clients()).await? {
-        suspended += usize::from(client.get("state") == Some(&json!("suspended")));
-        let kept = ["plan", "name", "labels"].iter().filter_map(|field| {
-            let value = client.get(*field).filter(|value| !is_nothing(value))?;
-            Some(((*field).to_owned(), value.clone()))
-        });
-        clients.insert(text(&client, "id"), Value::Object(kept.collect()));
-    }
-    let document = json!({ "plan": plans, "client": clients });
-    let toml = toml::to_string(&document).map_err(|error| {
-        Failure::new(Exit::Failed, "failed", format!("cannot be written as TOML: {error}"))
-    })?;
-    let mut report = Report::new(document, Shown::Text(toml));
-    if suspended > 0 {
-        let line = format!("{suspended} clients are suspended; files do not say so");
-        report.notes.push(line);
-    }
-    Ok(report)
-}
-
-/// A plan of plans-api as files have it; read by the judge, so an export can be applied.
-fn written(name: &str, plan: &Value) -> Result<Value, Failure> {
-    let fields = super::plans::WRITTEN
-        .iter()
-        .filter_map(|field| Some(((*field).to_owned(), plan.get(*field)?.clone())));
-    let mut problems = Problems::new();
-    let place = format!("plan.{name}");
-    let spec = PlanSpec::parse(name, &Value::Object(fields.collect()), &place, &mut problems);
-    problems.none_or(spec).map(|spec| spec.to_json()).map_err(Failure::invalid)
-}
-
-fn is_nothing(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
 }

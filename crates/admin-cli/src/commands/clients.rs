@@ -1,9 +1,13 @@
 //! Clients: who has which plan, and whether they may call.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 use wire::strict::Problems;
 
+use super::keys::{in_ms, time};
 use super::plans::{done, labels};
+use super::{changes, explain, overrides};
 use crate::args::{ClientCommand, ClientSet, Named};
 use crate::failure::Failure;
 use crate::files;
@@ -11,16 +15,29 @@ use crate::output::{Report, Shown, text};
 use crate::session::{Session, counted};
 
 const HEADINGS: &[&str] = &["CLIENT", "NAME", "PLAN", "STATE", "REVISION"];
+const WIDE: &[&str] =
+    &["CLIENT", "NAME", "PLAN", "STATE", "REVISION", "LABELS", "OWN LIMITS UNTIL"];
 const FIELDS: &[&str] = &["id", "name", "plan", "state", "labels", "reset_revision", "revision"];
 
 pub(crate) async fn run(command: ClientCommand, session: &Session<'_>) -> Result<Report, Failure> {
     match command {
-        ClientCommand::List { plan } => {
+        ClientCommand::List { plan, overridden } => {
             let mut clients = session.items(session.api.clients()).await?;
+            if overridden {
+                let now = in_ms(Duration::ZERO);
+                clients.retain(|client| {
+                    client.pointer("/override/expires_at").and_then(Value::as_u64) > Some(now)
+                });
+            }
             if let Some(plan) = &plan {
                 clients.retain(|client| client.get("plan") == Some(&json!(plan)));
             }
-            Ok(Report::list(&clients, HEADINGS, "id", row))
+            let report = Report::list(&clients, HEADINGS, "id", row);
+            Ok(report.wide(&clients, WIDE, |client| {
+                let mut wide = row(client);
+                wide.extend([text(client, "labels"), time(client.pointer("/override/expires_at"))]);
+                wide
+            }))
         }
         ClientCommand::Get { id } => {
             let client = session.ask(session.api.client(&id)).await?;
@@ -57,6 +74,9 @@ pub(crate) async fn run(command: ClientCommand, session: &Session<'_>) -> Result
             let json = session.ask(session.api.resume(&id, reason)).await?;
             Ok(session.finish(done(json, &id, format!("client {id} resumed")), &change).await)
         }
+        ClientCommand::Override(command) => overrides::run(command, session).await,
+        ClientCommand::Explain { id } => explain::explain(&id, session).await,
+        ClientCommand::Usage { id, since } => explain::usage(&id, since, session).await,
     }
 }
 
@@ -69,7 +89,7 @@ async fn keys_of(id: &str, session: &Session<'_>) -> Result<usize, Failure> {
 }
 
 async fn set(set: ClientSet, session: &Session<'_>) -> Result<Report, Failure> {
-    let ClientSet { id, plan, name, labels: given, dry, change } = set;
+    let ClientSet { id, plan, name, labels: given, change } = set;
     if plan.is_none() && name.is_none() && given.is_empty() {
         return Err(Failure::usage("say what to set, such as --plan pro"));
     }
@@ -94,12 +114,15 @@ async fn set(set: ClientSet, session: &Session<'_>) -> Result<Report, Failure> {
     let place = format!("client.{id}");
     let spec = files::parse_client(&id, &Value::Object(body), &place, &mut problems);
     let body = problems.none_or(spec).map_err(Failure::invalid)?.to_json();
-    if dry.dry_run {
-        return super::apply::dry_run(&json!({ "client": { id: body } }), session).await;
+    if change.dry_run {
+        return super::apply::dry_run(&json!({ "client": { id: body } }), None, session).await;
     }
     session.confirm_in_production(&change, &format!("change the client {id}"))?;
     let revision = before.as_ref().and_then(|client| client.get("revision")?.as_u64());
     let reason = session.reason(&change)?;
-    let json = session.ask(session.api.put_client(&id, &body, reason, revision)).await?;
+    let json = match session.ask(session.api.put_client(&id, &body, reason, revision)).await {
+        Ok(json) => json,
+        Err(failure) => return Err(changes::explained(failure, "client", &id, session).await),
+    };
     Ok(session.finish(done(json, &id, format!("client {id} set")), &change).await)
 }

@@ -3,6 +3,8 @@
 //! It only reads. A part that cannot be asked from here is a warning, not a fault: the operator
 //! may stand outside of the gateways' network. Exit 14 as soon as one fault was found.
 
+mod told; // what parts tell about themselves
+
 use std::time::Duration;
 
 use limiter_core::{Clock, SystemClock};
@@ -65,12 +67,13 @@ pub(crate) async fn run(session: &Session<'_>) -> Result<Report, Failure> {
     let mut findings = vec![context(session)];
     match head(session).await {
         Err(finding) => findings.push(finding),
-        Ok((finding, head)) => {
+        Ok(Head { finding, revision, more, clock_ahead_ms }) => {
             findings.push(finding);
+            findings.extend(more);
             findings.push(token(session).await);
-            findings.extend(gateways(session, head).await);
+            findings.extend(gateways(session, revision).await);
             findings.push(shadow_compare(session).await);
-            findings.push(limiter(session).await);
+            findings.extend(limiter(session, clock_ahead_ms).await);
         }
     }
     Ok(report(&findings))
@@ -87,8 +90,17 @@ fn context(session: &Session<'_>) -> Finding {
     }
 }
 
-/// plans-api and its database; the revision that gateways should have.
-async fn head(session: &Session<'_>) -> Result<(Finding, u64), Finding> {
+/// plans-api and its database.
+struct Head {
+    finding: Finding,
+    /// The revision that gateways should have.
+    revision: u64,
+    more: Vec<Finding>,
+    /// Its clock against this machine's.
+    clock_ahead_ms: i64,
+}
+
+async fn head(session: &Session<'_>) -> Result<Head, Finding> {
     let clock = SystemClock::new();
     let start = clock.now();
     let answer = session.ask(session.api.ready()).await;
@@ -97,11 +109,24 @@ async fn head(session: &Session<'_>) -> Result<(Finding, u64), Finding> {
         Ok(answer) => {
             let head = number_named(&answer, "revision").unwrap_or_default();
             let detail = format!("ready, database answers, head {head}, {took_ms} ms");
-            Ok((found("plans-api", State::Ok, detail), head))
+            let now = told::now_ms();
+            let theirs = answer.pointer("/detail/now_ms").and_then(Value::as_u64).unwrap_or(now);
+            Ok(Head {
+                finding: found("plans-api", State::Ok, detail),
+                revision: head,
+                more: told::by_plans_api(&answer, now),
+                clock_ahead_ms: theirs.cast_signed().saturating_sub(now.cast_signed()),
+            })
         }
         Err(failure) if failure.exit == Exit::Unreachable && failure.code == "unreachable" => {
             Err(found("plans-api", State::Fail, failure.lines.join("; ")).advise(
                 "start weir-plans-api (or `weir dev`), or set --addr; gateways go on without it",
+            ))
+        }
+        Err(failure) if failure.lines.iter().any(|line| line.contains("writes fail")) => {
+            Err(found("plans-api", State::Fail, failure.lines.join("; ")).advise(
+                "make room where its database is (or let it write there); gateways go on, and \
+                 reads are answered again as soon as one write works",
             ))
         }
         Err(failure) => Err(found("plans-api", State::Fail, failure.lines.join("; "))
@@ -175,7 +200,7 @@ async fn gateways(session: &Session<'_>, head: u64) -> Vec<Finding> {
     }
     for gateway in &live {
         findings.extend(rejected(gateway));
-        findings.push(operations(gateway).await);
+        findings.extend(operations(gateway).await);
     }
     findings
 }
@@ -188,6 +213,17 @@ fn applied(gateway: &Value) -> u64 {
 fn rejected(gateway: &Value) -> Vec<Finding> {
     let rejected = gateway.get("rejected").and_then(Value::as_array).into_iter().flatten();
     let found = rejected.map(|object| {
+        let part = format!("gateway {}", text(gateway, "id"));
+        if text(object, "kind") == "pepper" {
+            let detail = format!(
+                "has another pepper than plans-api ({}): it knows no key; {}",
+                text(object, "id"),
+                text(object, "reason")
+            );
+            return found(&part, State::Fail, detail).advise(
+                "copy plans-api's file `pepper` to the gateway's pepper_file, and restart it",
+            );
+        }
         let detail = format!(
             "refuses {} {} of revision {}: {}",
             text(object, "kind"),
@@ -195,38 +231,40 @@ fn rejected(gateway: &Value) -> Vec<Finding> {
             text(object, "revision"),
             text(object, "reason")
         );
-        found(&format!("gateway {}", text(gateway, "id")), State::Fail, detail)
+        found(&part, State::Fail, detail)
             .advise("write the object again with the CLI; its last valid version is in force")
     });
     found.collect()
 }
 
 /// A gateway's own word, if its operations port can be reached from here.
-async fn operations(gateway: &Value) -> Finding {
+async fn operations(gateway: &Value) -> Vec<Finding> {
     let part = format!("gateway {}", text(gateway, "id"));
     let Some(url) = gateway.get("ops_url").and_then(Value::as_str) else {
-        return found(&part, State::Warn, "tells no operations address");
+        return vec![found(&part, State::Warn, "tells no operations address")];
     };
     let ready = match Client::new(url, None) {
         Ok(client) => client.send::<Value>(Call::get("/readyz").deadline(PATIENCE)).await,
         Err(error) => Err(error),
     };
-    match ready {
-        Ok(_) if store_is_gone(url).await => {
+    let metrics = metrics(url).await;
+    let own = match ready {
+        Ok(_) if says_gone(&metrics) => {
             let detail = format!("ready at {url}, but its store does not answer");
             found(&part, State::Fail, detail).advise(STORE_ADVICE)
         }
         Ok(_) => found(&part, State::Ok, format!("ready at {url}")),
         Err(error) => found(&part, State::Warn, error.to_string())
             .advise("not reachable from here, or not ready: ask it from its own machine"),
-    }
+    };
+    std::iter::once(own).chain(told::by_metrics(&part, &metrics)).collect()
 }
 
-/// Whether a gateway counts its store as gone; what it does not say is no fault.
-async fn store_is_gone(url: &str) -> bool {
-    let Ok(client) = Client::new(url, None) else { return false };
+/// What a gateway counts; what it does not say is no fault.
+async fn metrics(url: &str) -> String {
+    let Ok(client) = Client::new(url, None) else { return String::new() };
     let metrics = client.send_raw(Call::get("/metrics").deadline(PATIENCE)).await;
-    metrics.is_ok_and(|text| says_gone(&String::from_utf8_lossy(&text)))
+    metrics.map_or_else(|_silent| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
 }
 
 fn says_gone(metrics: &str) -> bool {
@@ -273,15 +311,22 @@ fn unavailable(failure: &Failure) -> Finding {
 }
 
 /// Reads one client's bucket the whole way: plans-api, gateway, store.
-async fn limiter(session: &Session<'_>) -> Finding {
+async fn limiter(session: &Session<'_>, clock_ahead_ms: i64) -> Vec<Finding> {
     let client = match session.items(session.api.clients()).await {
         Ok(clients) => clients.first().map(|client| text(client, "id")),
-        Err(failure) => return found("limiter", State::Fail, failure.lines.join("; ")),
+        Err(failure) => return vec![found("limiter", State::Fail, failure.lines.join("; "))],
     };
     let Some(client) = client else {
-        return found("limiter", State::Warn, "there is no client yet, so no bucket to read");
+        return vec![found("limiter", State::Warn, "there is no client yet, so no bucket to read")];
     };
-    match session.ask(session.api.inspect_limit(&client)).await {
+    let answer = session.ask(session.api.inspect_limit(&client)).await;
+    let plans_now = told::now_ms().saturating_add_signed(clock_ahead_ms);
+    let clock = answer.as_ref().ok().and_then(|standing| told::by_store(standing, plans_now));
+    std::iter::once(bucket(&client, answer)).chain(clock).collect()
+}
+
+fn bucket(client: &str, answer: Result<Value, Failure>) -> Finding {
+    match answer {
         Ok(_) => found("limiter", State::Ok, format!("the bucket of {client} can be read")),
         Err(failure) if failure.exit == Exit::NotFound => {
             found("limiter", State::Ok, format!("asked for {client}, which has not called yet"))

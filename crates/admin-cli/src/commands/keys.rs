@@ -9,6 +9,7 @@ use wire::client::ClientError;
 use wire::client::plans::{Changed, KeyObject};
 
 use super::plans::done;
+use super::secrets;
 use crate::args::{KeyCommand, Named};
 use crate::failure::{Exit, Failure};
 use crate::output::{Report, Shown, text};
@@ -57,6 +58,11 @@ pub(crate) async fn run(command: KeyCommand, session: &Session<'_>) -> Result<Re
             verb(named, "revoke", session, async |id, reason| api.revoke_key(id, reason).await)
                 .await
         }
+        KeyCommand::Rotate { id, overlap, change } => {
+            secrets::rotate(&id, overlap, &change, session).await
+        }
+        KeyCommand::Import { file, change } => secrets::import(&file, &change, session).await,
+        KeyCommand::Usage { id } => secrets::usage(&id, session).await,
     }
 }
 

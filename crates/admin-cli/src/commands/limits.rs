@@ -1,8 +1,9 @@
-//! Buckets of a client: read them without taking, or fill them.
+//! Buckets of a client: read them without taking, check them, or fill them.
 
 use serde_json::Value;
 
 use super::plans::done;
+use super::verify;
 use crate::args::LimitCommand;
 use crate::failure::Failure;
 use crate::output::{Report, Shown};
@@ -16,6 +17,8 @@ pub(crate) async fn run(command: LimitCommand, session: &Session<'_>) -> Result<
             flatten("", &limit, &mut rows);
             Ok(Report::new(limit, Shown::Rows(&["FIELD", "VALUE"], rows)).named(client))
         }
+        LimitCommand::Try { client, cost } => verify::would(&client, cost, session).await,
+        LimitCommand::Verify { client } => verify::verify(&client, session).await,
         LimitCommand::Reset { client, change } => {
             let danger = format!("fill the buckets of the client {client}");
             session.confirm_in_production(&change, &danger)?;

@@ -8,6 +8,7 @@ use wire::error::ErrorCode;
 use wire::plan::{PlanLimits, PlanSpec};
 use wire::strict::Problems;
 
+use super::changes;
 use crate::args::{ChangeFlags, PlanCommand, PlanSet};
 use crate::failure::{Exit, Failure};
 use crate::files;
@@ -30,6 +31,7 @@ pub(crate) async fn run(command: PlanCommand, session: &Session<'_>) -> Result<R
         }
         PlanCommand::Get { name } => Ok(shown(session.ask(session.api.plan(&name)).await?)),
         PlanCommand::Set(set) => self::set(*set, session).await,
+        PlanCommand::History { name } => changes::history("plan", &name, session).await,
         PlanCommand::Delete { name, change } => delete(&name, &change, session).await,
         PlanCommand::Lint { .. } => {
             let plans = session.items(session.api.plans()).await?;
@@ -54,7 +56,7 @@ fn row(plan: &Value) -> Vec<String> {
 }
 
 /// As `plan set` takes it.
-fn limit(plan: &Value, which: &str) -> String {
+pub(super) fn limit(plan: &Value, which: &str) -> String {
     if plan.get("unlimited") == Some(&json!(true)) {
         return "unlimited".to_owned();
     }
@@ -103,15 +105,18 @@ async fn set(set: PlanSet, session: &Session<'_>) -> Result<Report, Failure> {
         }
     };
     let doubt = held_back(&name, &body);
-    if set.dry.dry_run {
+    if set.change.dry_run {
         let body = json!({ "plan": { name: body } });
-        let mut report = super::apply::dry_run(&body, session).await?;
+        let mut report = super::apply::dry_run(&body, None, session).await?;
         report.warnings.extend(doubt);
         return Ok(report);
     }
     session.confirm_in_production(&set.change, &format!("change the plan {name}"))?;
     let reason = session.reason(&set.change)?;
-    let json = session.ask(session.api.put_plan(&name, &body, reason, revision)).await?;
+    let json = match session.ask(session.api.put_plan(&name, &body, reason, revision)).await {
+        Ok(json) => json,
+        Err(failure) => return Err(changes::explained(failure, "plan", &name, session).await),
+    };
     let said = format!("plan {name} set");
     let mut report = done(json, &name, said);
     report.warnings.extend(doubt);
@@ -198,7 +203,7 @@ fn from_flags(set: &PlanSet, before: Option<&Value>) -> Result<Value, Failure> {
 }
 
 /// `100@50/s`. What is no plain number stays a text, which the judge refuses with its value.
-fn limit_value(place: &str, text: &str, problems: &mut Problems) -> Value {
+pub(super) fn limit_value(place: &str, text: &str, problems: &mut Problems) -> Value {
     if let Some((capacity, refill)) = text.split_once('@') {
         return json!({ "capacity": number(capacity), "refill": refill });
     }
@@ -253,7 +258,7 @@ pub(crate) fn lint_files(paths: &[PathBuf]) -> Result<Report, Failure> {
     Ok(findings(&desired.plans.values().flat_map(lint).collect::<Vec<_>>()))
 }
 
-fn parsed(plan: &Value) -> Option<PlanSpec> {
+pub(super) fn parsed(plan: &Value) -> Option<PlanSpec> {
     let name = plan.get("name")?.as_str()?;
     let fields =
         WRITTEN.iter().filter_map(|field| Some(((*field).to_owned(), plan.get(*field)?.clone())));

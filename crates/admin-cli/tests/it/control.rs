@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use daemon::{Context, Drain, Failure};
+use limiter_core::{Clock, SystemClock};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -95,6 +96,29 @@ impl Control {
         });
     }
 
+    /// A gateway asks once, and says which objects it would not take.
+    pub(crate) fn gateway_refuses(&self, id: &str, rejected: Vec<wire::policy::Rejected>) {
+        let token = self.token(Role::Gateway);
+        let api = PlansClient::new(&self.addr, Some(&token)).unwrap();
+        self.block_on(async {
+            let snapshot = api.snapshot().await.unwrap();
+            let request = feed_request(id, &snapshot.history, snapshot.revision);
+            api.feed(&FeedRequest { rejected, ..request }).await.unwrap();
+        });
+    }
+
+    /// Runs a statement in its database, as somebody with a shell would.
+    pub(crate) fn by_hand(&self, sql: &str) {
+        self.block_on(async {
+            let url = plans_api::Settings::database_in(self.folder.path());
+            let database = daemon::sql::Database::open(&url).await.unwrap();
+            let mut tx = database.write().await.unwrap();
+            tx.run_text(sql).await.unwrap();
+            tx.commit().await.unwrap();
+            database.close().await;
+        });
+    }
+
     /// A gateway that follows until the end of the test.
     pub(crate) fn gateway_follows(&self, id: &'static str) {
         self.gateway_says(id, 0);
@@ -115,6 +139,16 @@ impl Control {
         };
         let _guard = self.runtime.enter();
         daemon::tasks::spawn("test-gateway", follow);
+    }
+
+    /// Minutes since 1970, now.
+    pub(crate) fn minute() -> u64 {
+        SystemClock::new().now().us() / 60_000_000
+    }
+
+    /// Where its shadow-compare is.
+    pub(crate) fn shadow_addr(&self) -> &str {
+        &self.shadow
     }
 
     /// A gateway reports these pairs of a client in shadow.
@@ -155,7 +189,7 @@ impl Drop for Control {
 }
 
 /// Known to shadow-compare alone.
-const GATEWAY_TOKEN: &str = "weiro_testtest00_of-the-gateway";
+pub(crate) const GATEWAY_TOKEN: &str = "weiro_testtest00_of-the-gateway";
 
 fn feed_request(id: &str, history: &str, applied: u64) -> FeedRequest {
     FeedRequest {

@@ -11,13 +11,13 @@ use serde_json::Value;
 use crate::run::{Ran, command, finish};
 
 /// A running `weir dev`.
-struct Dev {
+pub(crate) struct Dev {
     child: Child,
     told: Value,
 }
 
 impl Dev {
-    fn start(folder: &Path, more: &[&str]) -> Dev {
+    pub(crate) fn start(folder: &Path, more: &[&str]) -> Dev {
         Dev::start_with(folder, more, Path::new("/nonexistent/of-no-use"))
     }
 
@@ -48,7 +48,7 @@ impl Dev {
     }
 
     /// What the first printed line asks.
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let addr = self.told["gateway"].as_str().unwrap().strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(addr).unwrap();
         let key = self.key();
@@ -76,7 +76,7 @@ impl Dev {
     }
 
     /// Ctrl-C.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         let status = self.child.wait().unwrap();
@@ -241,8 +241,13 @@ fn the_doctor_finds_a_fresh_dev_well_and_limits_can_be_inspected() {
     let folder = tempfile::tempdir().unwrap();
     let dev = Dev::start(folder.path(), &[]);
     assert_eq!(dev.get("/").0, 200);
-    let inspected = weir(folder.path(), &["limit", "inspect", "demo", "-o", "json"]).ends(0);
-    inspected.json();
+    // ready is earlier than the first poll, in which the gateway says where it can be asked
+    let inspect = || weir(folder.path(), &["limit", "inspect", "demo", "-o", "json"]);
+    let inspected = (0..200).map(|_| inspect()).find(|ran| {
+        std::thread::sleep(Duration::from_millis(if ran.code == 12 { 25 } else { 0 }));
+        ran.code != 12
+    });
+    inspected.unwrap().ends(0).json();
     let ran = weir(folder.path(), &["doctor", "-o", "json"]).ends(0);
     let document = ran.json();
     for item in document["items"].as_array().unwrap() {

@@ -5,8 +5,16 @@ mod control; // a control plane in this process
 mod run; // runs `weir`
 mod nouns; // plan, client, key, token, audit, context
 mod files; // apply, export, validate
+mod whole; // diff, prune, impact
 mod gateways; // --wait, rollout, gate, doctor
 mod keeping; // audit verify and tip, backup
+mod replay; // a log against plans
+mod doctor; // planted faults
 mod codes; // the table of exit codes
+mod contract; // what holds for every command
+mod stub; // answers as told, and remembers
+mod answers; // commands against answers that are told
 #[cfg(feature = "dev")]
 mod dev; // the whole system in one process
+#[cfg(feature = "dev")]
+mod examples; // what help texts promise

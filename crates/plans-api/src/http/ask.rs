@@ -16,7 +16,7 @@ use wire::strict::{self, Fields, Problems, is_printable};
 use super::error::ApiError;
 use super::{App, RequestId};
 use crate::auth::Caller;
-use crate::model::audit::{Once, REASON_BYTES_MAX};
+use crate::model::audit::{DRY_RUN, Once, REASON_BYTES_MAX};
 use crate::store::{Expect, Stamp};
 
 const PAGE_DEFAULT: u32 = 100;
@@ -59,7 +59,8 @@ impl Ask {
         let mut errors = Vec::new();
         for (index, (name, _)) in self.params.iter().enumerate() {
             let twice = self.params.iter().take(index).any(|(before, _)| before == name);
-            let detail = match (known.contains(&name.as_str()), twice) {
+            let known_here = known.contains(&name.as_str()) || name == "dry_run";
+            let detail = match (known_here, twice) {
                 (true, false) => continue,
                 (true, true) => "is given twice".to_owned(),
                 (false, _) => format!("is not a known parameter; known are {}", known.join(", ")),
@@ -121,7 +122,7 @@ impl Ask {
         }
         Ok(Stamp {
             actor: self.caller.actor.clone(),
-            via: "api",
+            via: if self.flag("dry_run")? { DRY_RUN } else { "api" },
             reason: reason.to_owned(),
             request_id: self.request_id.clone(),
             once: self.once.clone(),

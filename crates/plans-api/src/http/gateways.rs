@@ -11,7 +11,7 @@ use wire::name::Name;
 use wire::policy::{FEED_WAIT_MS_MAX, FeedAnswer, FeedRequest};
 use wire::strict::is_printable;
 
-use super::ask::{Ask, Bytes, bad_request};
+use super::ask::{Ask, Bytes, Part, ReasonOnly, bad_request};
 use super::error::ApiError;
 use super::{App, answer};
 use crate::store::{After, LIVE_MS};
@@ -25,6 +25,23 @@ pub(super) async fn list(State(app): State<Arc<App>>, ask: Ask) -> Result<Respon
     ask.only(&["limit", "cursor"])?;
     let (cursor, limit) = ask.page()?;
     answer(&app.store.gateways(cursor, limit).await?, None)
+}
+
+/// `:forget`.
+pub(super) async fn verb(
+    State(app): State<Arc<App>>,
+    ask: Ask,
+    part: Part,
+    ReasonOnly(reason): ReasonOnly,
+) -> Result<Response, ApiError> {
+    ask.only(&["reason"])?;
+    match part.id_and_verb()? {
+        (id, "forget") => {
+            let stamp = ask.stamp(reason.as_deref())?;
+            answer(&app.store.forget_gateway(id, &stamp).await?, None)
+        }
+        _ => Err(ApiError::of(ErrorCode::NotFound)),
+    }
 }
 
 /// Answers at once if there is something new, else when there is, else after the wait.

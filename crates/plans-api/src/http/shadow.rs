@@ -46,8 +46,10 @@ pub(super) async fn explain(
 }
 
 pub(super) async fn usage(State(app): State<Arc<App>>, ask: Ask) -> Result<Response, ApiError> {
-    ask.only(&["client"])?;
-    let call = Call::get("/v1/usage").maybe("client", ask.param("client"));
+    ask.only(&["client", "window_minutes"])?;
+    let call = Call::get("/v1/usage")
+        .maybe("client", ask.param("client"))
+        .maybe("window_minutes", ask.param("window_minutes"));
     answer(&read(&app, call).await?, None)
 }
 

@@ -3,6 +3,9 @@
 /// Longest reason, in bytes.
 pub(crate) const REASON_BYTES_MAX: usize = 1_024;
 
+/// `via` of a change that is only tried: all of it is done and none of it kept, so no row has it.
+pub(crate) const DRY_RUN: &str = "dry_run";
+
 /// Who is behind a change.
 #[derive(Debug, Clone)]
 pub struct Stamp {

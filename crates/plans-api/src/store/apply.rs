@@ -1,10 +1,17 @@
 //! Many plans and clients at once: all or nothing, and first shown if so asked.
 
+mod prune; // what is in no file any more
+
+use std::collections::BTreeMap;
+
 use serde_json::json;
-use wire::client::plans::{Applied, AppliedAction, AppliedChange, ApplyMode};
+use wire::client::plans::{Applied, AppliedAction, AppliedChange, ApplyMode, ClientObject};
 use wire::error::FieldError;
 use wire::plan::PlanSpec;
+use wire::policy::ClientState;
 
+pub(crate) use self::prune::Prune;
+use super::writing::Writing;
 use super::{PlanStore, Stamp, StoreError, clients, plans};
 use crate::model::client::ClientSpec;
 use crate::model::differences;
@@ -14,6 +21,10 @@ use crate::model::differences;
 pub(crate) struct Desired {
     pub(crate) plans: Vec<PlanSpec>,
     pub(crate) clients: Vec<ClientSpec>,
+    /// Clients of which the file says whether they may call; others stay as they are.
+    pub(crate) states: BTreeMap<String, ClientState>,
+    /// What may be deleted; nothing otherwise.
+    pub(crate) prune: Option<Prune>,
 }
 
 impl PlanStore {
@@ -54,7 +65,12 @@ impl PlanStore {
             let found = clients::find(&mut writing.tx, spec.id.as_str()).await?;
             let old = found.as_ref().map(|client| json!(client));
             let client = clients::put(&mut writing, spec, found).await?;
+            let state = desired.states.get(spec.id.as_str()).copied();
+            let client = with_state(&mut writing, client, state).await?;
             changes.push(change("client", &client.id, old.as_ref(), &json!(client)));
+        }
+        if let Some(prune) = &desired.prune {
+            prune::prune(&mut writing, desired, prune, &mut changes).await?;
         }
         Ok(match mode {
             // Dropped without a commit: none of it happened.
@@ -64,6 +80,21 @@ impl PlanStore {
             }
         })
     }
+}
+
+async fn with_state(
+    writing: &mut Writing<'_>,
+    client: ClientObject,
+    state: Option<ClientState>,
+) -> Result<ClientObject, StoreError> {
+    let Some(state) = state.filter(|state| *state != client.state) else { return Ok(client) };
+    let command = match state {
+        ClientState::Suspended => "client suspend",
+        ClientState::Active => "client resume",
+    };
+    let moved = ClientObject { state, revision: writing.next_revision(), ..client.clone() };
+    clients::write(writing, command, &moved, Some(&client)).await?;
+    Ok(moved)
 }
 
 fn change(

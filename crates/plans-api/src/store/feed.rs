@@ -273,7 +273,7 @@ fn value_of<T: serde::de::DeserializeOwned>(
     if gone { Ok(None) } else { json_of(row, "value", kind, id).map(Some) }
 }
 
-fn gateway_of(row: &Row, live_since: u64) -> Result<GatewayObject, StoreError> {
+pub(super) fn gateway_of(row: &Row, live_since: u64) -> Result<GatewayObject, StoreError> {
     let id = row.text("id")?;
     let seen_at = row.count("seen_at")?;
     Ok(GatewayObject {

@@ -8,6 +8,7 @@ use wire::policy::Object;
 
 use super::chain::{self, tip_of};
 use super::{CHANNEL, PlanStore, Stamp, StoreError, no_head, text_of};
+use crate::model::audit::DRY_RUN;
 
 pub(super) struct Writing<'a> {
     pub(super) tx: Transaction,
@@ -185,6 +186,10 @@ impl Writing<'_> {
             )
             .await?;
         self.tx.notify(CHANNEL).await?;
+        if self.stamp.via == DRY_RUN {
+            // Dropped without a commit: none of it happened.
+            return Ok(*self.store.head.borrow());
+        }
         self.tx.commit().await?;
         self.store.ring(self.revision);
         Ok(self.revision)

@@ -14,6 +14,7 @@ mod postgres; // a real server
 mod fakes; // shadow-compare and a gateway's operations port
 mod scenarios; // what must hold on both back ends
 mod cases; // the numbered ones of these
+mod prune; // files that also take away
 mod suite; // runs them
 mod audit; // the chain of the audit
 mod backup; // everything as a file, and back

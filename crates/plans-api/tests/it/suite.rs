@@ -2,7 +2,9 @@
 
 use crate::api::Api;
 use crate::postgres::Postgres;
-use crate::{approvals, audit, backup, cases, catalog, codes, killswitch, scenarios, versions};
+use crate::{
+    approvals, audit, backup, cases, catalog, codes, killswitch, prune, scenarios, versions,
+};
 
 macro_rules! suite {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -69,4 +71,10 @@ suite! {
     codes::a_plan_is_linted_against_the_routes_that_gateways_have,
     approvals::everybody_is_enforced_against_the_number_by_two_people_alone,
     approvals::what_was_asked_for_ends_unanswered_and_when_its_subject_moves,
+    prune::what_carries_the_label_and_is_in_no_file_goes_and_nothing_else,
+    prune::more_than_a_tenth_goes_only_if_the_caller_says_how_many,
+    prune::what_is_in_use_is_not_pruned_and_nothing_of_the_rest_happens,
+    prune::a_file_that_says_whether_a_client_may_call_is_obeyed,
+    prune::a_silent_gateway_is_forgotten_and_a_live_one_is_not,
+    prune::a_change_that_is_only_tried_is_answered_and_not_kept,
 }

@@ -57,6 +57,12 @@ impl PlansClient {
         Ok(PlansClient { http: Client::new(base, token)? })
     }
 
+    /// The same, but every change is only tried: checked and answered, and nothing of it kept.
+    #[must_use]
+    pub fn trying(self) -> PlansClient {
+        PlansClient { http: self.http.trying() }
+    }
+
     /// The client underneath, for calls that have no method here.
     pub fn http(&self) -> &Client {
         &self.http

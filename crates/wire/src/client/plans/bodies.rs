@@ -270,6 +270,8 @@ pub enum AppliedAction {
     Update,
     /// It is so already.
     Same,
+    /// It stands in no file and carries the label that says it may go.
+    Delete,
 }
 
 /// A rollout with its history.
