@@ -22,6 +22,9 @@ use crate::region::RegionShare;
 
 /// Reports of refused objects that are kept; beyond it the newest are not reported.
 const REJECTED_MAX: usize = 1_000;
+/// Longest name and longest reason in a report, in characters: all of them have to fit in a call.
+const REPORT_NAME_MAX: usize = 128;
+const REPORT_REASON_MAX: usize = 256;
 /// Shares are counted in ten-thousandths.
 const WHOLE_SHARE_BP: u32 = 10_000;
 
@@ -306,7 +309,7 @@ impl PlanBook {
             Err(mistakes) => {
                 let reason =
                     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                self.reject("plan", &plan.name, plan.revision, reason);
+                self.reject("plan", &plan.name, plan.revision, &reason);
                 if let Some(entry) = last_good {
                     self.plans.insert(plan.name.clone(), entry);
                 }
@@ -321,17 +324,25 @@ impl PlanBook {
                 self.rollout = Some(Arc::new(Rollout::new(rollout.clone())));
             }
             Err(reason) => {
-                self.reject("rollout", &rollout.name, rollout.revision, reason);
+                self.reject("rollout", &rollout.name, rollout.revision, &reason);
                 self.rollout = last_good;
             }
         }
     }
 
-    fn reject(&mut self, kind: &'static str, id: &str, revision: u64, reason: String) {
-        tracing::warn!(kind, id, revision, reason, "object skipped, its last valid version stays");
+    fn reject(&mut self, kind: &'static str, id: &str, revision: u64, reason: &str) {
+        let first = |text: &str, most| text.chars().take(most).collect::<String>();
+        let report = Rejected {
+            kind: kind.to_owned(),
+            id: first(id, REPORT_NAME_MAX),
+            revision,
+            reason: first(reason, REPORT_REASON_MAX),
+        };
+        let Rejected { id: named, reason, .. } = &report;
+        let what = "object skipped, its last valid version stays";
+        tracing::warn!(kind, id = named, revision, reason, "{what}");
         let known = self.rejected.contains_key(&(kind, id.to_owned()));
         if known || self.rejected.len() < REJECTED_MAX {
-            let report = Rejected { kind: kind.to_owned(), id: id.to_owned(), revision, reason };
             self.rejected.insert((kind, id.to_owned()), report);
         }
     }

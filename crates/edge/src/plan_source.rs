@@ -5,6 +5,7 @@
 
 pub(crate) mod file; // a standalone gateway's own file
 pub(crate) mod http; // a control plane's snapshot and feed
+mod pace; // how often it is asked
 
 use std::future::Future;
 use std::pin::Pin;

@@ -2,7 +2,7 @@
 //! the feed, one call after the other, each saying which revision is in force here.
 //!
 //! The other side holds a call back until something has changed, so an idle gateway costs one call
-//! in ten seconds and a change arrives at once. Nothing here is on the path of a request: while
+//! in ten seconds and a change arrives at once; many changes cost one call a second. Nothing here is on the path of a request: while
 //! the other side is away the last good policy stays, however old it gets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,12 +11,13 @@ use std::time::Duration;
 use limiter_core::{Clock, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use wire::policy::{
     FEED_CHANGES_MAX, FEED_WAIT_MS_MAX, FeedAnswer, FeedRequest, LOOKUP_HASHES_MAX, LookupRequest,
     Rejected, Snapshot,
 };
 
+use super::pace::Pace;
 use super::{ControlPlane, FeedError};
 use crate::edge::EdgeSettings;
 use crate::key_cache::KeyCache;
@@ -115,11 +116,12 @@ impl Feed {
     async fn converse(&self, plane: &dyn ControlPlane, target: &Target<'_>) {
         let mut resync = true;
         let mut pause = *BACKOFF.start();
+        let mut pace = Pace::new(Instant::now());
         loop {
             let round = if resync {
                 self.resync(plane, target).await
             } else {
-                self.one_feed(plane, target).await
+                self.one_feed(plane, target, &mut pace).await
             };
             match round {
                 Round::Feed => {
@@ -171,7 +173,13 @@ impl Feed {
         Round::Feed
     }
 
-    async fn one_feed(&self, plane: &dyn ControlPlane, target: &Target<'_>) -> Round {
+    async fn one_feed(
+        &self,
+        plane: &dyn ControlPlane,
+        target: &Target<'_>,
+        pace: &mut Pace,
+    ) -> Round {
+        sleep_until(pace.next(Instant::now())).await;
         let Some(book) = target.shelf.current().clone() else { return Round::Snapshot };
         let wait = jittered(Duration::from_millis(FEED_WAIT_MS_MAX * 9 / 10));
         let request = FeedRequest {
@@ -183,9 +191,13 @@ impl Feed {
             ..self.introduction.lock().clone()
         };
         let asked = Instant::now();
+        pace.begin(asked);
         let answer = match timeout(wait + PATIENCE, plane.feed(&request)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(FeedError::HistoryGone)) => return Round::Snapshot,
+            Ok(Err(FeedError::HistoryGone)) => {
+                pace.took(FEED_CHANGES_MAX, Instant::now(), fastrand::f64());
+                return Round::Snapshot;
+            }
             Ok(Err(FeedError::Away(error))) => {
                 tracing::warn!(%error, "no answer from the feed");
                 return Round::Pause;
@@ -204,6 +216,7 @@ impl Feed {
         }
         self.heard(target);
         self.apply(&book, &answer, target);
+        pace.took(answer.changes.len(), Instant::now(), fastrand::f64());
         if answer.changes.is_empty() && asked.elapsed() < *BACKOFF.start() {
             // The other side does not hold calls back: do not let it spin.
             sleep(jittered(*BACKOFF.start())).await;

@@ -202,13 +202,25 @@ fn change_of(row: &Row) -> Result<Change, StoreError> {
     let kind = row.text("kind")?;
     let gone = row.text_or_null("value")?.is_none();
     let object = match kind.as_str() {
-        "plan" => Object::Plan { value: value_of::<PlanValue>(row, gone, "plan", &id)?, id },
-        "client" => {
-            Object::Client { value: value_of::<ClientValue>(row, gone, "client", &id)?, id }
+        "plan" => {
+            let value = value_of::<PlanValue>(row, gone, "plan", &id)?;
+            own("plan", &id, value.as_ref().map(|plan| plan.name.as_str()))?;
+            Object::Plan { id, value }
         }
-        "key" => Object::Key { value: value_of::<KeyValue>(row, gone, "key", &id)?, id },
+        "client" => {
+            let value = value_of::<ClientValue>(row, gone, "client", &id)?;
+            own("client", &id, value.as_ref().map(|client| client.id.as_str()))?;
+            Object::Client { id, value }
+        }
+        "key" => {
+            let value = value_of::<KeyValue>(row, gone, "key", &id)?;
+            own("key", &id, value.as_ref().map(|key| key.id.as_str()))?;
+            Object::Key { id, value }
+        }
         "rollout" => {
-            Object::Rollout { value: value_of::<RolloutValue>(row, gone, "rollout", &id)?, id }
+            let value = value_of::<RolloutValue>(row, gone, "rollout", &id)?;
+            own("rollout", &id, value.as_ref().map(|rollout| rollout.name.as_str()))?;
+            Object::Rollout { id, value }
         }
         other => {
             let reason = format!("a change has the unknown kind `{other}`");
@@ -216,6 +228,15 @@ fn change_of(row: &Row) -> Result<Change, StoreError> {
         }
     };
     Ok(Change { revision: row.count("revision")?, object })
+}
+
+/// A value that bears another object's name would be put in that one's place.
+fn own(kind: &'static str, id: &str, named: Option<&str>) -> Result<(), StoreError> {
+    if named.is_none_or(|named| named == id) {
+        return Ok(());
+    }
+    let reason = "the value is another object's".to_owned();
+    Err(StoreError::Damaged { kind, id: id.to_owned(), reason })
 }
 
 /// A change that cannot be read must not stop all others for as long as it is kept: gateways pass it

@@ -10,7 +10,7 @@ use wire::key::{ApiKey, KeyHash};
 use wire::policy::{FoundKey, KeyState, KeyValue, LookupAnswer, Object, SecretValue};
 
 use super::writing::{Told, Writing};
-use super::{Expect, PlanStore, Stamp, StoreError, clients, page, word, word_of};
+use super::{Expect, PlanStore, Stamp, StoreError, clients, readable, word, word_of};
 use crate::model::api_key::{KeyMove, KeySpec};
 use crate::model::client;
 
@@ -51,8 +51,7 @@ impl PlanStore {
                 tx.rows(PAGE_OF_CLIENT, place.into_iter().chain([client.into()])).await?
             }
         };
-        let keys = rows.iter().map(key_of).collect::<Result<_, _>>()?;
-        Ok(page(keys, limit, |key: &KeyObject| key.id.clone()))
+        readable(&rows, limit, "id", key_of)
     }
 
     /// Stores a new key's public part and hash.
@@ -118,7 +117,14 @@ impl PlanStore {
         for hash in hashes {
             match known.get(hash.bytes().as_slice()) {
                 None => missing.push(*hash),
-                Some(id) => found.push(found_key(&mut tx, *hash, id).await?),
+                Some(id) => match found_key(&mut tx, *hash, id).await {
+                    Ok(key) => found.push(key),
+                    // An answer that leaves a key out says nothing about it, and holds up no other.
+                    Err(error @ (StoreError::Damaged { .. } | StoreError::NotFound { .. })) => {
+                        tracing::error!(%error, key = id, "left out of a look-up");
+                    }
+                    Err(error) => return Err(error),
+                },
             }
         }
         Ok(LookupAnswer { revision, found, missing })

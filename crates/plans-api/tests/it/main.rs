@@ -14,6 +14,7 @@ mod postgres; // a real server
 mod fakes; // shadow-compare and a gateway's operations port
 mod scenarios; // what must hold on both back ends
 mod cases; // the numbered ones of these
+mod poison; // rows that do not read
 mod suite; // runs them
 mod access; // who may call what
 mod gate; // enforcing everybody

@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::postgres::Postgres;
-use crate::{cases, scenarios};
+use crate::{cases, poison, scenarios};
 
 macro_rules! suite {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -33,6 +33,7 @@ suite! {
     cases::c03_numbers_too_large_to_count_are_refused_by_name,
     cases::c08_zero_and_negative_numbers_never_mean_unlimited,
     cases::c08_a_change_that_cannot_be_read_holds_up_no_gateway,
+    poison::c08_a_damaged_key_client_or_rollout_holds_up_nobody_else,
     cases::c28_one_bad_object_of_three_and_nothing_is_applied,
     cases::c29_numbers_that_do_not_read_are_named_with_their_value,
     scenarios::revisions_have_no_gaps_under_concurrent_writers,
