@@ -24,8 +24,11 @@ pub use self::writes::Writes;
 const POSTGRES_CONNECTIONS_MAX: u32 = 8;
 /// Reading connections to SQLite.
 const SQLITE_READERS_MAX: u32 = 4;
-/// How long a caller waits for a connection, a lock or an answer.
+/// How long a caller waits for a lock or an answer.
 pub const WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long a caller waits for a connection to Postgres that answers: when none does, or all are in
+/// use, it is told so at once rather than late.
+const CONNECTION_WAIT_MAX: Duration = Duration::from_millis(1_500);
 
 /// Why the database did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -202,7 +205,7 @@ impl Database {
                 .options([("statement_timeout", "3000"), ("lock_timeout", "3000")]);
             let pool = PgPoolOptions::new()
                 .max_connections(POSTGRES_CONNECTIONS_MAX)
-                .acquire_timeout(WAIT_MAX)
+                .acquire_timeout(CONNECTION_WAIT_MAX)
                 .connect_with(options)
                 .await?;
             return Ok(Database::Postgres(pool, Writes::default()));
@@ -247,19 +250,20 @@ impl Database {
     pub async fn write(&self) -> Result<Transaction, SqlError> {
         let writes = self.writes().clone();
         let begun = match self {
-            Database::Postgres(pool, _) => pool.begin().await.map(Begun::Postgres),
+            Database::Postgres(pool, _) => in_time(pool.begin()).await.map(Begun::Postgres),
             Database::Sqlite { writer, .. } => {
-                writer.begin_with("begin immediate").await.map(Begun::Sqlite)
+                let begun = writer.begin_with("begin immediate").await.map(Begun::Sqlite);
+                begun.map_err(SqlError::from)
             }
         };
-        Ok(Transaction { begun: writes.noting(begun.map_err(SqlError::from))?, writes })
+        Ok(Transaction { begun: writes.noting(begun)?, writes })
     }
 
     /// A transaction that reads one state.
     pub async fn read(&self) -> Result<Transaction, SqlError> {
         let begun = match self {
             Database::Postgres(pool, _) => Begun::Postgres(
-                pool.begin_with("begin isolation level repeatable read read only").await?,
+                in_time(pool.begin_with("begin isolation level repeatable read read only")).await?,
             ),
             Database::Sqlite { readers, .. } => Begun::Sqlite(readers.begin().await?),
         };

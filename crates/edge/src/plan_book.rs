@@ -29,8 +29,9 @@ pub(crate) use kept::Stamp;
 
 /// Reports of refused objects that are kept; beyond it the newest are not reported.
 const REJECTED_MAX: usize = 1_000;
-/// Longest text of such a report, in bytes.
-const REASON_BYTES_MAX: usize = 256;
+/// Longest name and longest reason in a report, in characters: all of them have to fit in a call.
+const REPORT_NAME_MAX: usize = 128;
+const REPORT_REASON_MAX: usize = 256;
 /// Shares are counted in ten-thousandths.
 const WHOLE_SHARE_BP: u32 = 10_000;
 
@@ -310,7 +311,7 @@ impl PlanBook {
             Err(mistakes) => {
                 let reason =
                     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                self.reject("plan", &plan.name, plan.revision, reason);
+                self.reject("plan", &plan.name, plan.revision, &reason);
                 if let Some(entry) = last_good {
                     self.plans.insert(plan.name.clone(), entry);
                 }
@@ -324,18 +325,25 @@ impl PlanBook {
                 self.rollout = Some(Arc::new(Rollout::new(rollout.clone())));
             }
             Err(reason) => {
-                self.reject("rollout", &rollout.name, rollout.revision, reason);
+                self.reject("rollout", &rollout.name, rollout.revision, &reason);
                 self.rollout = last_good;
             }
         }
     }
 
-    fn reject(&mut self, kind: &str, id: &str, revision: u64, mut reason: String) {
-        tracing::warn!(kind, id, revision, reason, "object skipped, its last valid version stays");
-        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+    fn reject(&mut self, kind: &str, id: &str, revision: u64, reason: &str) {
+        let first = |text: &str, most| text.chars().take(most).collect::<String>();
+        let report = Rejected {
+            kind: kind.to_owned(),
+            id: first(id, REPORT_NAME_MAX),
+            revision,
+            reason: first(reason, REPORT_REASON_MAX),
+        };
+        let Rejected { id: named, reason, .. } = &report;
+        let what = "object skipped, its last valid version stays";
+        tracing::warn!(kind, id = named, revision, reason, "{what}");
         let subject = (kind.to_owned(), id.to_owned());
         if self.rejected.contains_key(&subject) || self.rejected.len() < REJECTED_MAX {
-            let report = Rejected { kind: kind.to_owned(), id: id.to_owned(), revision, reason };
             self.rejected.insert(subject, report);
         }
         self.changed_at = self.changed_at.max(revision);

@@ -17,6 +17,8 @@ pub(crate) struct Metrics {
     pub(crate) token_failures: Counter,
     /// Feed calls.
     pub(crate) polls: Counter,
+    /// Whole policies told.
+    pub(crate) snapshots: Counter,
     /// Hashes looked up.
     pub(crate) lookups: Counter,
     /// Times that the doorbell's connection was lost.
@@ -50,6 +52,11 @@ impl Metrics {
                 own.token_failures.clone(),
             );
             registry.register("weir_plans_feed_polls", "Feed calls", own.polls.clone());
+            registry.register(
+                "weir_plans_snapshots",
+                "Whole policies told to gateways",
+                own.snapshots.clone(),
+            );
             registry.register("weir_plans_lookups", "API keys looked up", own.lookups.clone());
             registry.register(
                 "weir_plans_doorbell_lost",

@@ -2,8 +2,9 @@
 //! the feed, one call after the other, each saying which revision is in force here.
 //!
 //! The other side holds a call back until something has changed, so an idle gateway costs one call
-//! in ten seconds and a change arrives at once. Nothing here is on the path of a request: while
-//! the other side is away the last good policy stays, however old it gets.
+//! in ten seconds and a change arrives at once; many changes cost one call a second. Nothing here is
+//! on the path of a request: while the other side is away the last good policy stays, however old
+//! it gets.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use std::time::Duration;
 use limiter_core::{Clock, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use wire::key::KeyHash;
 use wire::policy::{
     FEED_CHANGES_MAX, FEED_WAIT_MS_MAX, FeedAnswer, FeedRequest, LOOKUP_HASHES_MAX, LookupAnswer,
     LookupRequest, Rejected, Snapshot,
 };
 
-use super::pace::{BACKOFF, after_changes, jittered};
+use super::pace::{BACKOFF, Pace, jittered};
 use super::{ControlPlane, FeedError};
 use crate::edge::EdgeSettings;
 use crate::key_cache::{AsOf, KeyCache};
@@ -132,11 +133,12 @@ impl Feed {
         let mut resync = !self.restore(target).await;
         let mut bootstrap = target.bootstrap;
         let mut pause = *BACKOFF.start();
+        let mut pace = Pace::new(Instant::now());
         loop {
             let round = if resync {
                 self.resync(plane, target).await
             } else {
-                self.one_feed(plane, target).await
+                self.one_feed(plane, target, &mut pace).await
             };
             match round {
                 Round::Feed => {
@@ -243,12 +245,19 @@ impl Feed {
         }
     }
 
-    async fn one_feed(&self, plane: &dyn ControlPlane, target: &Target<'_>) -> Round {
+    async fn one_feed(
+        &self,
+        plane: &dyn ControlPlane,
+        target: &Target<'_>,
+        pace: &mut Pace,
+    ) -> Round {
+        sleep_until(pace.next(Instant::now())).await;
         let Some(book) = target.shelf.book() else { return Round::Snapshot };
         self.clear_up(plane, target).await;
         let wait = jittered(Duration::from_millis(FEED_WAIT_MS_MAX * 9 / 10));
         let request = self.request(&book, wait, target);
         let asked = Instant::now();
+        pace.begin(asked);
         let answer = tokio::select! {
             answer = timeout(wait + PATIENCE, plane.feed(&request)) => answer,
             // What was not on disk is now: say so at once.
@@ -256,7 +265,10 @@ impl Feed {
         };
         let answer = match answer {
             Ok(Ok(answer)) => answer,
-            Ok(Err(FeedError::HistoryGone)) => return Round::Snapshot,
+            Ok(Err(FeedError::HistoryGone)) => {
+                pace.took(FEED_CHANGES_MAX, Instant::now(), fastrand::f64());
+                return Round::Snapshot;
+            }
             Ok(Err(FeedError::Away(error))) => {
                 tracing::warn!(%error, "no answer from the feed");
                 return Round::Pause;
@@ -276,11 +288,11 @@ impl Feed {
         self.heard(target);
         self.apply(&book, &answer, target);
         self.save(target).await;
-        let spins = answer.changes.is_empty() && asked.elapsed() < *BACKOFF.start();
-        // The other side may not hold calls back: do not let it spin. And many changes come in few
-        // answers.
-        let rest = if spins { *BACKOFF.start() } else { after_changes(answer.changes.len()) };
-        sleep(jittered(rest)).await;
+        pace.took(answer.changes.len(), Instant::now(), fastrand::f64());
+        if answer.changes.is_empty() && asked.elapsed() < *BACKOFF.start() {
+            // The other side does not hold calls back: do not let it spin.
+            sleep(jittered(*BACKOFF.start())).await;
+        }
         Round::Feed
     }
 

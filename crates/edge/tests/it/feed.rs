@@ -183,13 +183,13 @@ async fn after_a_gap_known_keys_are_asked_for_again() {
 #[tokio::test]
 async fn a_client_that_is_moved_off_a_deleted_plan_is_never_without_one() {
     let plane = Plane::new();
-    plane.put_plan("plan-0", 1_000_000, "0");
+    plane.put_plan("plan-0", 1_000_000_000_000, "0");
     plane.put_client("acme", "plan-0");
     plane.put_key("key-a", "acme", KeyState::Active);
     let world = Arc::new(World::of_plane(plane.clone()).await);
     let orders = route("orders");
-    for round in 1..30 {
-        plane.put_plan(&format!("plan-{round}"), 1_000_000, "0");
+    for round in 1..12 {
+        plane.put_plan(&format!("plan-{round}"), 1_000_000_000_000, "0");
         plane.put_client("acme", &format!("plan-{round}"));
         let revision = plane.delete_plan(&format!("plan-{}", round - 1));
         while plane.acknowledged() < revision {

@@ -16,6 +16,8 @@ use super::error::ApiError;
 use super::{App, answer};
 use crate::store::{After, LIVE_MS};
 
+/// After the first change that a call has waited for, so much more may come into its answer.
+const GATHER: Duration = Duration::from_millis(40);
 /// Longest text of a gateway about itself, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 /// Most routes and most refused objects that are kept of a gateway.
@@ -73,6 +75,7 @@ pub(super) async fn feed(
                 if changed.is_err() {
                     return told(&app, news);
                 }
+                tokio::time::sleep(GATHER).await;
             }
             () = &mut over => return told(&app, news),
             () = &mut draining => return told(&app, news),
@@ -112,6 +115,7 @@ fn check(request: &mut FeedRequest) -> Result<(), ApiError> {
 
 pub(super) async fn snapshot(State(app): State<Arc<App>>, ask: Ask) -> Result<Response, ApiError> {
     ask.only(&[])?;
+    app.metrics.snapshots.inc();
     let now = app.clock.now().us() / 1_000;
     let live = app.store.gateways_since(now.saturating_sub(LIVE_MS)).await?;
     answer(&app.store.snapshot(app.live.observe(now, live)).await?, None)

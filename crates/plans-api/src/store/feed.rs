@@ -245,13 +245,25 @@ fn object_of(row: &Row, kind: &str, id: &str) -> Result<Object, StoreError> {
     let gone = row.text_or_null("value")?.is_none();
     let id = id.to_owned();
     Ok(match kind {
-        "plan" => Object::Plan { value: value_of::<PlanValue>(row, gone, "plan", &id)?, id },
-        "client" => {
-            Object::Client { value: value_of::<ClientValue>(row, gone, "client", &id)?, id }
+        "plan" => {
+            let value = value_of::<PlanValue>(row, gone, "plan", &id)?;
+            own("plan", &id, value.as_ref().map(|plan| plan.name.as_str()))?;
+            Object::Plan { id, value }
         }
-        "key" => Object::Key { value: value_of::<KeyValue>(row, gone, "key", &id)?, id },
+        "client" => {
+            let value = value_of::<ClientValue>(row, gone, "client", &id)?;
+            own("client", &id, value.as_ref().map(|client| client.id.as_str()))?;
+            Object::Client { id, value }
+        }
+        "key" => {
+            let value = value_of::<KeyValue>(row, gone, "key", &id)?;
+            own("key", &id, value.as_ref().map(|key| key.id.as_str()))?;
+            Object::Key { id, value }
+        }
         "rollout" => {
-            Object::Rollout { value: value_of::<RolloutValue>(row, gone, "rollout", &id)?, id }
+            let value = value_of::<RolloutValue>(row, gone, "rollout", &id)?;
+            own("rollout", &id, value.as_ref().map(|rollout| rollout.name.as_str()))?;
+            Object::Rollout { id, value }
         }
         "killswitch" => {
             let value = value_of::<KillswitchValue>(row, gone, "killswitch", &id)?;
@@ -262,6 +274,15 @@ fn object_of(row: &Row, kind: &str, id: &str) -> Result<Object, StoreError> {
             return Err(StoreError::Damaged { kind: "change", id, reason });
         }
     })
+}
+
+/// A value that bears another object's name would be put in that one's place.
+fn own(kind: &'static str, id: &str, named: Option<&str>) -> Result<(), StoreError> {
+    if named.is_none_or(|named| named == id) {
+        return Ok(());
+    }
+    let reason = "the value is another object's".to_owned();
+    Err(StoreError::Damaged { kind, id: id.to_owned(), reason })
 }
 
 fn value_of<T: serde::de::DeserializeOwned>(

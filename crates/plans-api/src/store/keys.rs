@@ -10,7 +10,7 @@ use wire::key::{ApiKey, KeyHash};
 use wire::policy::{FoundKey, KeyState, KeyValue, LookupAnswer, Object, SecretValue};
 
 use super::writing::{Told, Writing};
-use super::{Expect, PlanStore, Stamp, StoreError, clients, page, word, word_of};
+use super::{Expect, PlanStore, Stamp, StoreError, clients, readable, word, word_of};
 use crate::model::api_key::{KeyMove, KeySpec};
 use crate::model::client;
 
@@ -57,8 +57,7 @@ impl PlanStore {
                 tx.rows(PAGE_OF_CLIENT, place.into_iter().chain([client.into()])).await?
             }
         };
-        let keys = rows.iter().map(key_of).collect::<Result<_, _>>()?;
-        Ok(page(keys, limit, |key: &KeyObject| key.id.clone()))
+        readable(&rows, limit, "id", key_of)
     }
 
     /// Stores a new key's public part and hash.

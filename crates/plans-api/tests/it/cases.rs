@@ -100,6 +100,10 @@ pub(crate) async fn c08_a_change_that_cannot_be_read_holds_up_no_gateway(api: &A
             "plan",
             r#"{"name":"bad","burst":{"capacity":5,"tokens":-1,"per_us":1000000},"sustained":null,"failure":"open","revision":1}"#,
         ),
+        (
+            "plan",
+            r#"{"name":"good","burst":null,"sustained":null,"costs":[],"scope":"client","failure":"open","unlimited":true,"revision":1}"#,
+        ),
         ("plan", "0"),
         ("client", "{}"),
         ("key", "not JSON"),

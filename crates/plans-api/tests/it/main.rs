@@ -15,6 +15,7 @@ mod fakes; // shadow-compare and a gateway's operations port
 mod scenarios; // what must hold on both back ends
 mod cases; // the numbered ones of these
 mod prune; // files that also take away
+mod poison; // rows that do not read
 mod suite; // runs them
 mod audit; // the chain of the audit
 mod backup; // everything as a file, and back

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::postgres::Postgres;
 use crate::{
-    approvals, audit, backup, cases, catalog, codes, killswitch, prune, scenarios, versions,
+    approvals, audit, backup, cases, catalog, codes, killswitch, poison, prune, scenarios, versions,
 };
 
 macro_rules! suite {
@@ -35,6 +35,7 @@ suite! {
     cases::c03_numbers_too_large_to_count_are_refused_by_name,
     cases::c08_zero_and_negative_numbers_never_mean_unlimited,
     cases::c08_a_change_that_cannot_be_read_holds_up_no_gateway,
+    poison::c08_a_damaged_key_client_or_rollout_holds_up_nobody_else,
     cases::c28_one_bad_object_of_three_and_nothing_is_applied,
     cases::c29_numbers_that_do_not_read_are_named_with_their_value,
     scenarios::revisions_have_no_gaps_under_concurrent_writers,
