@@ -250,7 +250,9 @@ impl Database {
     pub async fn write(&self) -> Result<Transaction, SqlError> {
         let writes = self.writes().clone();
         let begun = match self {
-            Database::Postgres(pool, _) => in_time(pool.begin()).await.map(Begun::Postgres),
+            Database::Postgres(pool, _) => {
+                Box::pin(in_time(pool.begin())).await.map(Begun::Postgres)
+            }
             Database::Sqlite { writer, .. } => {
                 let begun = writer.begin_with("begin immediate").await.map(Begun::Sqlite);
                 begun.map_err(SqlError::from)
@@ -263,7 +265,10 @@ impl Database {
     pub async fn read(&self) -> Result<Transaction, SqlError> {
         let begun = match self {
             Database::Postgres(pool, _) => Begun::Postgres(
-                in_time(pool.begin_with("begin isolation level repeatable read read only")).await?,
+                Box::pin(in_time(
+                    pool.begin_with("begin isolation level repeatable read read only"),
+                ))
+                .await?,
             ),
             Database::Sqlite { readers, .. } => Begun::Sqlite(readers.begin().await?),
         };

@@ -22,6 +22,7 @@ pub const LOOKUP_HASHES_MAX: usize = 1_000;
 
 /// `POST /v1/feed`: what a gateway has and wants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FeedRequest {
     /// The gateway's id.
     pub gateway: String,
@@ -190,6 +191,7 @@ pub struct ClientValue {
 /// Whole limits of one client in place of its plan's, until a time that gateways judge by their
 /// own clocks. What is absent is the plan's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OverrideValue {
     /// Burst limit.
     #[serde(default)]
@@ -275,6 +277,7 @@ pub struct Snapshot {
 
 /// `POST /v1/keys:lookup`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LookupRequest {
     /// Stored forms of the presented keys.
     pub hashes: Vec<KeyHash>,
@@ -321,6 +324,7 @@ pub struct SafetyLimits {
 
 /// A client's own limits, as services are told them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SafetyOverride {
     /// The client.
     pub client: String,
@@ -330,25 +334,4 @@ pub struct SafetyOverride {
     /// Its sustained limit, if it is not the plan's.
     #[serde(default)]
     pub sustained: Option<LimitValue>,
-}
-
-/// Most secrets in one report of uses.
-pub const USAGE_SECRETS_MAX: usize = 1_000;
-
-/// `POST /v1/usage`: when a gateway last saw keys used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UsageReport {
-    /// The gateway's id.
-    pub gateway: String,
-    /// Secrets used since its last report, at most [`USAGE_SECRETS_MAX`].
-    pub secrets: Vec<SecretUse>,
-}
-
-/// When a secret was last used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SecretUse {
-    /// Stored form.
-    pub hash: KeyHash,
-    /// When, by the gateway's clock.
-    pub last_used_at: u64,
 }

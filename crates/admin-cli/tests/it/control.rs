@@ -107,18 +107,6 @@ impl Control {
         });
     }
 
-    /// Runs a statement in its database, as somebody with a shell would.
-    pub(crate) fn by_hand(&self, sql: &str) {
-        self.block_on(async {
-            let url = plans_api::Settings::database_in(self.folder.path());
-            let database = daemon::sql::Database::open(&url).await.unwrap();
-            let mut tx = database.write().await.unwrap();
-            tx.run_text(sql).await.unwrap();
-            tx.commit().await.unwrap();
-            database.close().await;
-        });
-    }
-
     /// A gateway that follows until the end of the test.
     pub(crate) fn gateway_follows(&self, id: &'static str) {
         self.gateway_says(id, 0);

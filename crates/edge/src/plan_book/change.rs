@@ -10,7 +10,7 @@ impl PlanBook {
     pub(super) fn take(&mut self, change: &Change) {
         let (kind, id) = change.object.name();
         if let Some(reason) = change.object.fault() {
-            self.reject(kind, id, change.revision, reason);
+            self.reject(kind, id, change.revision, &reason);
             return;
         }
         let was_rejected = self.rejected.remove(&(kind.to_owned(), id.to_owned())).is_some();
@@ -55,7 +55,7 @@ impl PlanBook {
         match switch.check() {
             Ok(()) => self.killswitch = Some(switch.clone()),
             Err(reason) => {
-                self.reject("killswitch", &switch.id, revision, reason);
+                self.reject("killswitch", &switch.id, revision, &reason);
                 self.killswitch = last_good;
             }
         }

@@ -8,8 +8,9 @@ use serde_json::Value;
 use wire::client::plans::{Imported, NewKey};
 use wire::error::{ErrorBody, ErrorCode};
 use wire::key::{ApiKey, KeyHash};
-use wire::policy::{LOOKUP_HASHES_MAX, LookupRequest, USAGE_SECRETS_MAX, UsageReport};
+use wire::policy::{LOOKUP_HASHES_MAX, LookupRequest};
 use wire::strict::Problems;
+use wire::usage::{USAGE_SECRETS_MAX, UsageReport};
 
 use super::ask::{Ask, Bytes, Json, MaybeJson, Part, bad_request, reason_only};
 use super::error::ApiError;

@@ -4,7 +4,8 @@ use daemon::sql::{Row, Transaction};
 use wire::client::plans::{Changed, KeyObject, KeyUsage, SecretObject};
 use wire::error::{ErrorCode, FieldError};
 use wire::key::{ApiKey, KeyHash};
-use wire::policy::{KeyState, UsageReport};
+use wire::policy::KeyState;
+use wire::usage::UsageReport;
 
 use super::{Expect, PlanStore, Stamp, StoreError, clients, keys};
 use crate::model::api_key::ImportSpec;

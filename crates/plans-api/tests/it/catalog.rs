@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use wire::client::Call;
 use wire::client::plans::{ClientObject, ImportedKey};
 use wire::key::{ApiKey, KeyEnv, KeyHash, Pepper};
-use wire::policy::{Object, SecretUse, UsageReport};
+use wire::policy::Object;
+use wire::usage::{SecretUse, UsageReport};
 
 use crate::api::{Api, feed_request, refusal, told};
 use crate::scenarios::until;

@@ -1,7 +1,7 @@
 //! A log that was cut, damaged or replaced never says more than what was true at its end.
 
 use proptest::prelude::*;
-use wire::policy::ClientState;
+use wire::policy::{ClientState, OverrideValue};
 
 use super::*;
 
@@ -26,6 +26,12 @@ fn client(plan: &str) -> Entry {
         id: "acme".to_owned(),
         plan: plan.to_owned(),
         state: ClientState::Active,
+        overridden: Some(OverrideValue {
+            burst: None,
+            sustained: None,
+            failure: Some("open".to_owned()),
+            expires_at: 9_000,
+        }),
         reset_revision: 0,
         revision: 3,
     }))

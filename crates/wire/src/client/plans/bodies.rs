@@ -16,6 +16,7 @@ use crate::rollout::{RolloutRule, RolloutValue};
 
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Page<T> {
     /// Its items, by id.
     pub items: Vec<T>,
@@ -25,6 +26,7 @@ pub struct Page<T> {
 
 /// Answer to a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Changed<T> {
     /// The newest revision after it.
     pub revision: u64,
@@ -468,6 +470,7 @@ impl TopBy {
 
 /// A list of another part, passed on whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Items<T> {
     /// Its items.
     pub items: Vec<T>,

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::client::{Call, ClientError, Method, segment};
 use crate::key::KeyEnv;
-use crate::policy::UsageReport;
 
 /// A client's own limits as the API shows them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OverrideBody {
     /// Burst limit in place of the plan's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,6 +30,7 @@ pub struct OverrideBody {
 
 /// `POST /v1/keys:import`: one key that was made elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImportedKey {
     /// SHA-256 of the whole key, 64 hex digits.
     pub sha256: String,
@@ -45,6 +46,7 @@ pub struct ImportedKey {
 
 /// Its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Imported {
     /// The newest revision after it.
     pub revision: u64,
@@ -54,6 +56,7 @@ pub struct Imported {
 
 /// `GET /v1/keys/{id}/usage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyUsage {
     /// The key.
     pub id: String,
@@ -63,6 +66,7 @@ pub struct KeyUsage {
 
 /// A secret of a key, without what would tell it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SecretObject {
     /// `weir`, or `sha256` for an imported one.
     pub algorithm: String,
@@ -76,6 +80,7 @@ pub struct SecretObject {
 
 /// What somebody asked for and another person has to accept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Approval {
     /// Its id.
     pub id: String,
@@ -107,6 +112,7 @@ pub struct Approval {
 
 /// How an approval stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ApprovalState {
     /// Nobody has answered.
@@ -121,6 +127,7 @@ pub enum ApprovalState {
 
 /// What is valid in a plan and most likely not meant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlanFinding {
     /// The plan.
     pub plan: String,
@@ -189,12 +196,6 @@ impl PlansClient {
     /// When a key's secrets were last used.
     pub async fn key_usage(&self, id: &str) -> Result<KeyUsage, ClientError> {
         self.http.send(Call::get(format!("{}/usage", key_path(id)))).await
-    }
-
-    /// Tells when keys were last used: a gateway's call.
-    pub async fn report_usage(&self, report: &UsageReport) -> Result<(), ClientError> {
-        let _told: Value = self.http.send(Call::post("/v1/usage", report)).await?;
-        Ok(())
     }
 
     /// What is valid in a plan and most likely not meant.
