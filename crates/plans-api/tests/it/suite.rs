@@ -57,7 +57,7 @@ suite! {
     versions::who_changes_something_says_which_version,
     versions::a_call_that_is_sent_twice_is_done_once,
     versions::of_many_equal_calls_at_once_one_is_done_and_no_secret_is_kept,
-    versions::a_page_begins_where_the_last_one_ended_while_others_write,
+    versions::c27_a_page_begins_where_the_last_one_ended_while_others_write,
     codes::a_policy_that_no_gateway_could_hold_is_refused,
     codes::a_plan_is_linted_against_the_routes_that_gateways_have,
     approvals::everybody_is_enforced_against_the_number_by_two_people_alone,

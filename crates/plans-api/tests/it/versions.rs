@@ -179,7 +179,7 @@ pub(crate) async fn of_many_equal_calls_at_once_one_is_done_and_no_secret_is_kep
     assert_ne!(later["revision"], first["revision"]);
 }
 
-pub(crate) async fn a_page_begins_where_the_last_one_ended_while_others_write(api: &Api) {
+pub(crate) async fn c27_a_page_begins_where_the_last_one_ended_while_others_write(api: &Api) {
     api.plan("pro").await;
     let many: Value = (0..250)
         .map(|n| (format!("client-{n:03}"), json!({ "plan": "pro" })))
