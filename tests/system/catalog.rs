@@ -85,7 +85,7 @@ async fn limits_of_one_clients_own_hold_at_every_gateway_until_their_end() -> an
     for gateway in 0..2 {
         assert_eq!(callers.one(0, gateway, 0).await.capacity_told(), Some(50));
     }
-    put(json!({ "burst": burst, "expires_at": now_ms() + 3_000 })).await?;
+    put(json!({ "burst": burst, "expires_at": now_ms() + 5_000 })).await?;
     for gateway in 0..2 {
         eventually("its end, which nobody tells", KNOWN_MAX, || async {
             Ok((callers.one(0, gateway, 0).await.capacity_told() == Some(30)).then_some(()))

@@ -56,6 +56,7 @@ suite! {
     catalog::uses_of_secrets_are_noted_without_a_revision,
     versions::who_changes_something_says_which_version,
     versions::a_call_that_is_sent_twice_is_done_once,
+    versions::a_call_whose_answer_was_lost_is_told_what_it_made,
     versions::of_many_equal_calls_at_once_one_is_done_and_no_secret_is_kept,
     versions::c27_a_page_begins_where_the_last_one_ended_while_others_write,
     codes::a_policy_that_no_gateway_could_hold_is_refused,
