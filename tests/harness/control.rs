@@ -45,6 +45,7 @@ impl Control {
 
     async fn change(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Value> {
         let call = Call::new(method, path).query("reason", REASON).json(body);
+        let call = call.if_match_or_insist(None);
         self.client.send(call).await.with_context(|| format!("{path} {body}"))
     }
 
@@ -101,7 +102,8 @@ impl Control {
     }
 
     async fn set(&self, body: Value) -> Result<Value, ClientError> {
-        self.client.send(Call::post(format!("/v1/rollouts/{ROLLOUT}:set"), &body)).await
+        let call = Call::post(format!("/v1/rollouts/{ROLLOUT}:set"), &body);
+        self.client.send(call.if_match_or_insist(None)).await
     }
 
     /// Back to shadow, at once.

@@ -13,14 +13,14 @@ use std::task::{Context, Poll};
 
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Request, Response, StatusCode};
-use limiter_core::Clock;
+use limiter_core::{Clock, Limit, LimitError, Limits};
 use parking_lot::{Mutex, RwLock};
 use tower::{Layer, Service};
 use wire::batch::Side;
 use wire::decision_header::{self, ServiceDecision};
 use wire::error::{ErrorBody, ErrorCode, FieldError, PROBLEM_JSON};
 use wire::plan::{PlanLimits, Scope};
-use wire::policy::SafetyLimits;
+use wire::policy::{SafetyLimits, SafetyOverride};
 
 use crate::bucket::{CoarseAnswer, CoarseLimit};
 use crate::clients::Clients;
@@ -45,12 +45,38 @@ struct Shared {
 struct Plans {
     revision: u64,
     kept: HashMap<String, Kept>,
+    /// Clients with limits of their own.
+    own: HashMap<String, Own>,
+    multiple: u32,
+}
+
+/// A client's own limits; what is absent is the plan's.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    burst: Option<Limit>,
+    sustained: Option<Limit>,
+}
+
+impl Own {
+    fn of(told: &SafetyOverride) -> Result<Own, LimitError> {
+        Ok(Own {
+            burst: told.burst.map(Limit::try_from).transpose()?,
+            sustained: told.sustained.map(Limit::try_from).transpose()?,
+        })
+    }
+
+    fn over(self, plan: Limits) -> Limits {
+        Limits {
+            burst: self.burst.unwrap_or(plan.burst),
+            sustained: self.sustained.or(plan.sustained),
+        }
+    }
 }
 
 /// What is kept of a plan.
 #[derive(Debug, Clone, Copy)]
 enum Kept {
-    Limit(CoarseLimit),
+    Limit(CoarseLimit, Limits),
     /// Unlimited, or one bucket for each key.
     Nothing,
 }
@@ -101,7 +127,7 @@ impl SafetyLimit {
     }
 
     /// Puts other plans in force. A plan that cannot be right keeps its last good limit, and is
-    /// told here with every mistake.
+    /// told here with every mistake; a client's own limits that cannot be right are not kept.
     pub fn update(&self, limits: &SafetyLimits) -> Vec<FieldError> {
         let before = self.shared.plans.read().clone();
         let mut problems = Vec::new();
@@ -111,6 +137,7 @@ impl SafetyLimit {
                 Ok(spec) => match (spec.limits, spec.scope) {
                     (PlanLimits::Limited(numbers), Scope::Client) => Some(Kept::Limit(
                         CoarseLimit::new(numbers, limits.multiple, self.shared.instances),
+                        numbers,
                     )),
                     (PlanLimits::Limited(_), Scope::Key) | (PlanLimits::Unlimited, _) => {
                         Some(Kept::Nothing)
@@ -123,7 +150,19 @@ impl SafetyLimit {
             };
             kept.extend(now.map(|now| (plan.name.clone(), now)));
         }
-        *self.shared.plans.write() = Arc::new(Plans { revision: limits.revision, kept });
+        let mut own = HashMap::with_capacity(limits.overrides.len());
+        for told in &limits.overrides {
+            match Own::of(told) {
+                Ok(limits) => drop(own.insert(told.client.clone(), limits)),
+                Err(error) => problems.push(FieldError {
+                    field: format!("client.{}.override", told.client),
+                    code: ErrorCode::named(error.code()).unwrap_or(ErrorCode::InvalidValue),
+                    detail: error.to_string(),
+                }),
+            }
+        }
+        let (revision, multiple) = (limits.revision, limits.multiple);
+        *self.shared.plans.write() = Arc::new(Plans { revision, kept, own, multiple });
         problems
     }
 
@@ -156,7 +195,13 @@ impl SafetyLimit {
         let plans = self.shared.plans.read().clone();
         let kept = text(PLAN_HEADER).and_then(|plan| plans.kept.get(plan).copied());
         let limit = match kept {
-            Some(Kept::Limit(limit)) => limit,
+            Some(Kept::Limit(limit, numbers)) => match plans.own.get(client) {
+                None => limit,
+                Some(own) => {
+                    let instances = self.shared.instances;
+                    CoarseLimit::new(own.over(numbers), plans.multiple, instances)
+                }
+            },
             Some(Kept::Nothing) => {
                 count(&counters.admitted);
                 return Verdict::Serve(Some(decision(Side::Allow, client, None, None)));

@@ -163,3 +163,30 @@ async fn a_refusal_of_the_service_itself_is_never_told_as_an_allowance() {
     let response = service.call(request.body(()).unwrap()).await.unwrap();
     assert!(!response.headers().contains_key(DECISION_HEADER), "{response:?}");
 }
+
+#[tokio::test]
+async fn a_client_with_limits_of_its_own_has_ten_times_those() {
+    let (safety, _hand) = safety(1, vec![plan("pro", 3)]);
+    let burst = |capacity| Some(LimitValue { capacity, tokens: 1, per_us: 1_000_000 });
+    let own = |client: &str, capacity| wire::policy::SafetyOverride {
+        client: client.to_owned(),
+        burst: burst(capacity),
+        sustained: None,
+    };
+    let told = SafetyLimits {
+        overrides: vec![own("acme", 5), own("zeta", 0)],
+        ..limits(vec![plan("pro", 3)])
+    };
+    let problems = safety.update(&told);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(problems[0].field, "client.zeta.override");
+    for (client, capacity) in [("acme", 50), ("zeta", 30), ("other", 30)] {
+        let headers = [("x-weir-client", client), ("x-weir-plan", "pro")];
+        let response = send(&safety, &headers).await;
+        let said = response.headers()[DECISION_HEADER].to_str().unwrap().to_owned();
+        assert!(said.contains(&format!("lim={capacity};")), "{client}: {said}");
+    }
+    assert_eq!(safety.update(&limits(vec![plan("pro", 3)])), []);
+    let said = send(&safety, &ACME).await.headers()[DECISION_HEADER].to_str().unwrap().to_owned();
+    assert!(said.contains("lim=30;"), "it is over: {said}");
+}

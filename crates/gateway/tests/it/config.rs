@@ -170,6 +170,15 @@ fn check_names_what_is_valid_and_most_likely_not_meant() {
     assert_eq!(stderr, "");
     let open = REST.replace("upstream = \"up\"", "upstream = \"up\"\nauth = \"none\"");
     assert_eq!(checked(&open).2, "");
+    // Where callers need no key, an open failure policy lets everybody in.
+    let own = "[plan.p]\nunlimited = true\n[anonymous]\nplan = \"p\"\n";
+    for (failure, found) in [("open", true), ("coarse", false)] {
+        let auth = format!("upstream = \"up\"\nauth = \"anonymous\"\nfailure = \"{failure}\"");
+        let (code, _, stderr) =
+            checked(&format!("{own}{}", REST.replacen("upstream = \"up\"", &auth, 1)));
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(stderr.contains("route[0] is for callers without a key"), found, "{stderr}");
+    }
 }
 
 #[test]

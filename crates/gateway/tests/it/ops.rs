@@ -77,6 +77,15 @@ async fn a_clients_bucket_is_shown_to_the_token_alone() {
     let left = shown["remaining"].as_u64().unwrap();
     assert!((6..=9).contains(&left), "six and what came back meanwhile: {left}");
     assert_eq!(get(gateway.operations, "/limits/nobody", &right).await.code(), "not_found");
+    // Whoever knows the client's terms says them: the plan, and limits of its own.
+    let own = r#"%7B%22burst%22:%7B%22capacity%22:50,%22tokens%22:1,%22per_us%22:1000000%7D"#;
+    let ends = u64::MAX >> 1;
+    let told =
+        format!("{path}?plan=pro&revision=4000000000000&override={own},%22expires_at%22:{ends}%7D");
+    let shown = get(gateway.operations, &told, &right).await.json();
+    assert_eq!(shown["burst"]["capacity"], 50, "{shown}");
+    let broken = format!("{path}?plan=pro&override=often");
+    assert_eq!(get(gateway.operations, &broken, &right).await.code(), "bad_request");
 }
 
 #[tokio::test]

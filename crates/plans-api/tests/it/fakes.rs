@@ -73,7 +73,9 @@ pub(crate) async fn operations_port() -> String {
             let told = uri.query().unwrap_or_default();
             assert!(told.contains("plan=") && told.contains("revision="), "{told}");
             assert_eq!(headers["authorization"], format!("Bearer {OPERATIONS_TOKEN}").as_str());
-            Json(json!({ "client": client, "burst": { "level": 7, "capacity": 10 } }))
+            let own = told.contains("override=%7B%22burst%22");
+            let capacity = if own { 50 } else { 10 };
+            Json(json!({ "client": client, "burst": { "level": 7, "capacity": capacity } }))
         }),
     );
     format!("http://{}", listen(router).await)

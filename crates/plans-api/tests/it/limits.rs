@@ -28,6 +28,13 @@ async fn a_live_gateway_is_asked_how_the_bucket_stands() {
         standing,
         json!({ "client": "acme", "gateway": "gw-2", "burst": { "level": 7, "capacity": 10 } })
     );
+    let own = json!({
+        "burst": { "capacity": 50, "refill": "1/s" },
+        "expires_at": crate::catalog::now() + 60_000,
+    });
+    api.operator.put_override("acme", &own, "test", None).await.unwrap();
+    let standing = api.viewer.inspect_limit("acme").await.unwrap();
+    assert_eq!(standing["burst"]["capacity"], json!(50), "the gateway is told its own limits");
     api.stop().await;
 }
 

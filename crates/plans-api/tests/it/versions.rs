@@ -129,6 +129,26 @@ pub(crate) async fn a_call_that_is_sent_twice_is_done_once(api: &Api) {
     assert_eq!(told(api.admin.http().send::<Value>(token()).await), (409, "already_created"));
 }
 
+/// The process ended between doing and answering, or the answer was too long to keep.
+pub(crate) async fn a_call_whose_answer_was_lost_is_told_what_it_made(api: &Api) {
+    api.plan("pro").await;
+    api.client("acme", "pro").await;
+    let operator = api.operator.http();
+    let body = json!({ "keys": [imported("one", "acme")] });
+    let call = || Call::post("/v1/keys:import", &body).idempotency_key("lost");
+    let first: Value = operator.send(call()).await.unwrap();
+    let database = api.by_hand().await;
+    let mut tx = database.write().await.unwrap();
+    tx.run_text("update idempotency set status = null, body = null").await.unwrap();
+    tx.commit().await.unwrap();
+    database.close().await;
+    let revision = api.gateway.snapshot().await.unwrap().revision;
+    let again = refusal(operator.send::<Value>(call()).await);
+    assert_eq!((again.status, again.code.name()), (409, "already_created"));
+    assert_eq!(again.object.unwrap(), json!({ "kind": "key", "id": first["items"][0]["id"] }));
+    assert_eq!(api.gateway.snapshot().await.unwrap().revision, revision, "nothing was done again");
+}
+
 pub(crate) async fn of_many_equal_calls_at_once_one_is_done_and_no_secret_is_kept(api: &Api) {
     api.plan("pro").await;
     api.client("acme", "pro").await;
@@ -179,7 +199,7 @@ pub(crate) async fn of_many_equal_calls_at_once_one_is_done_and_no_secret_is_kep
     assert_ne!(later["revision"], first["revision"]);
 }
 
-pub(crate) async fn a_page_begins_where_the_last_one_ended_while_others_write(api: &Api) {
+pub(crate) async fn c27_a_page_begins_where_the_last_one_ended_while_others_write(api: &Api) {
     api.plan("pro").await;
     let many: Value = (0..250)
         .map(|n| (format!("client-{n:03}"), json!({ "plan": "pro" })))
