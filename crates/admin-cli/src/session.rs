@@ -54,26 +54,12 @@ impl<'a> Session<'a> {
             .map_err(|error| Failure::new(Exit::Failed, "malformed", error.to_string()))
     }
 
-    /// Sends a call that has no method of its own.
-    pub(crate) async fn send(&self, call: Call) -> Result<Value, Failure> {
-        self.ask(self.api.http().send::<Value>(call)).await
-    }
-
-    /// A whole list, page by page.
-    pub(crate) async fn pages(&self, path: &str) -> Result<Vec<Value>, Failure> {
-        let mut items = Vec::new();
-        let mut cursor: Option<String> = None;
-        loop {
-            let call = Call::get(path).query("limit", "500").maybe("cursor", cursor);
-            let mut page = self.send(call).await?;
-            items.append(
-                page.get_mut("items").and_then(Value::as_array_mut).unwrap_or(&mut Vec::new()),
-            );
-            cursor = page.get("next").and_then(Value::as_str).map(ToOwned::to_owned);
-            if cursor.is_none() {
-                return Ok(items);
-            }
-        }
+    /// Waits for an answer and keeps its type.
+    pub(crate) async fn answer<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, Failure> {
+        answer.await.map_err(|error| self.failure(error))
     }
 
     /// Waits for an object that may not be there.
@@ -95,6 +81,28 @@ impl<'a> Session<'a> {
     ) -> Result<Vec<Value>, Failure> {
         let mut answer = self.ask(answer).await?;
         Ok(answer.as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    /// Sends a call that has no method of its own.
+    pub(crate) async fn send(&self, call: Call) -> Result<Value, Failure> {
+        self.ask(self.api.http().send::<Value>(call)).await
+    }
+
+    /// A whole list, page by page.
+    pub(crate) async fn pages(&self, path: &str) -> Result<Vec<Value>, Failure> {
+        let mut items = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let call = Call::get(path).query("limit", "500").maybe("cursor", cursor);
+            let mut page = self.send(call).await?;
+            items.append(
+                page.get_mut("items").and_then(Value::as_array_mut).unwrap_or(&mut Vec::new()),
+            );
+            cursor = page.get("next").and_then(Value::as_str).map(ToOwned::to_owned);
+            if cursor.is_none() {
+                return Ok(items);
+            }
+        }
     }
 
     /// Why a change is made; production wants to know.

@@ -4,6 +4,7 @@
 //! answered to nobody, so forgetting one closes it.
 
 mod error; // the one map from errors to statuses
+mod bootstrap; // /v1/bootstrap
 mod ask; // what a call brings besides its body
 mod plans; // /v1/plans
 mod clients; // /v1/clients
@@ -146,6 +147,7 @@ pub const ROUTES: &[Route] = &[
     route("POST", "/v1/feed", Needs::Gateway),
     route("GET", "/v1/snapshot", Needs::Gateway),
     route("GET", "/v1/safety-limits", Needs::Service),
+    route("GET", "/v1/bootstrap", Needs::Admin),
     route("GET", "/v1/tokens", Needs::Admin),
     route("POST", "/v1/tokens", Needs::AdminOrBootstrap),
     route("POST", "/v1/tokens/{id}", Needs::Admin),
@@ -178,6 +180,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/feed", post(gateways::feed))
         .route("/v1/snapshot", get(gateways::snapshot))
         .route("/v1/safety-limits", get(gateways::safety_limits))
+        .route("/v1/bootstrap", get(bootstrap::page))
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{id}", post(tokens::verb))
         .route("/v1/audit", get(tokens::audit))

@@ -7,14 +7,15 @@
 //! gateway, so they take no revision; tokens are audited all the same.
 
 mod writing; // the transaction that changes something
+mod schema; // migrations that the database lacks
+mod forget; // gateways that are gone
+mod bootstrap; // every key by hash
 mod plans; // plans
 mod clients; // clients
 mod apply; // many objects at once
 mod keys; // API keys and their look-up
 mod rollouts; // phases
 mod feed; // changes, snapshot, gateways seen
-mod forget; // gateways that are gone
-mod schema; // migrations that the database lacks
 mod tokens; // operator tokens
 mod audit; // reading the audit
 

@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use reqwest::Method;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, IF_MATCH};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -83,6 +83,7 @@ pub struct Call {
     query: Vec<(&'static str, String)>,
     body: Option<Vec<u8>>,
     if_match: Option<String>,
+    if_none_match: bool,
     idempotency_key: Option<String>,
     deadline: Duration,
     broken: Option<String>,
@@ -97,6 +98,7 @@ impl Call {
             query: Vec::new(),
             body: None,
             if_match: None,
+            if_none_match: false,
             idempotency_key: None,
             deadline: DEADLINE,
             broken: None,
@@ -157,6 +159,13 @@ impl Call {
     #[must_use]
     pub fn if_match_or_insist(mut self, revision: Option<u64>) -> Call {
         self.if_match = Some(revision.map_or("*".to_owned(), |revision| format!("\"{revision}\"")));
+        self
+    }
+
+    /// Only if there is no such object yet.
+    #[must_use]
+    pub fn if_absent(mut self) -> Call {
+        self.if_none_match = true;
         self
     }
 
@@ -276,6 +285,9 @@ impl Client {
         }
         if let Some(revision) = &call.if_match {
             request = request.header(IF_MATCH, revision);
+        }
+        if call.if_none_match {
+            request = request.header(IF_NONE_MATCH, "*");
         }
         if let Some(key) = &call.idempotency_key {
             request = request.header("idempotency-key", key);

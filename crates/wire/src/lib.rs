@@ -8,6 +8,7 @@
 //! | body | from → to |
 //! |---|---|
 //! | [`plan`], [`policy`] | plans-api → gateways (feed, snapshot), CLI ↔ plans-api |
+//! | [`bootstrap`] | CLI → a file → gateways |
 //! | [`batch`] | gateways → shadow-compare |
 //! | [`gate`] | shadow-compare → plans-api → CLI |
 //! | [`decision_header`] | services → gateways |
@@ -19,6 +20,7 @@ pub mod plan; // plans as written by people and as sent to gateways
 pub mod key; // API keys, operator tokens, their hashes
 pub mod rollout; // phases and rules
 pub mod policy; // feed, snapshot, look-up
+pub mod bootstrap; // a policy with its keys in a file
 pub mod batch; // tallies and decision records
 pub mod gate; // the raw number and what it allows
 pub mod decision_header; // the service's own decision

@@ -44,6 +44,8 @@ const ELSEWHERE: [&str; 6] = [
     "weir killswitch",
     "weir approvals",
 ];
+/// Asks a place that no test may reach; a test of its own speaks to one that is here.
+const FAR_AWAY: &str = "weir login";
 
 /// Splits a line as a shell would, as far as examples go.
 fn words(line: &str) -> Vec<String> {
@@ -184,7 +186,8 @@ fn every_example_of_every_help_text_does_what_it_says() {
     assert!(all.len() > 60, "only {} commands", all.len());
     let world = World::new();
     let gateway = world.gateway();
-    for (of, lines) in all.iter().filter(|(of, _)| !PROCESSES.contains(&of.as_str())) {
+    let here = |of: &str| !PROCESSES.contains(&of) && of != FAR_AWAY;
+    for (of, lines) in all.iter().filter(|(of, _)| here(of)) {
         for line in lines.iter().filter(|line| !PROCESSES.contains(&line.as_str())) {
             let (key, token) = world.restore();
             let id = if of.starts_with("weir token") { token } else { key };

@@ -16,7 +16,7 @@ use wire::strict::{self, Fields, Problems, is_printable};
 use super::error::ApiError;
 use super::{App, RequestId};
 use crate::auth::Caller;
-use crate::model::audit::{DRY_RUN, REASON_BYTES_MAX};
+use crate::model::audit::REASON_BYTES_MAX;
 use crate::store::{Expect, Stamp};
 
 const PAGE_DEFAULT: u32 = 100;
@@ -112,7 +112,7 @@ impl Ask {
         }
         Ok(Stamp {
             actor: self.caller.actor.clone(),
-            via: if self.flag("dry_run")? { DRY_RUN } else { "api" },
+            via: if self.flag("dry_run")? { crate::model::audit::DRY_RUN } else { "api" },
             reason: reason.to_owned(),
             request_id: self.request_id.clone(),
         })

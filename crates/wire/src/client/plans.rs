@@ -1,6 +1,7 @@
 //! Typed client of plans-api: one method for each call, and the whole of each list.
 
 mod bodies; // objects and answers
+mod export; // what a bootstrap file is made of
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub use bodies::{
     GatewayObject, Items, KeyObject, LimitBody, Moved, NewKey, NewToken, Page, PlanObject, Role,
     RolloutMove, RolloutObject, TokenObject, TopBy, Whom,
 };
+
+pub use export::BootstrapPage;
 
 /// How much longer than its wait a feed call may take.
 const FEED_GRACE: Duration = Duration::from_secs(5);
