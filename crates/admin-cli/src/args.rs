@@ -6,12 +6,12 @@
 //! are checked where files and bodies are checked too.
 
 mod contracts; // plans, clients, keys, limits, tokens, files
+mod whole; // states of everything: diff, export, prune
+mod replay; // a log against plans
+mod daily; // top, routes, kill switch, approvals
 mod rollouts; // phases, gate, shadow, gateways, audit
 mod local; // contexts, dev, demo
 mod keeping; // backups
-mod replay; // a log against plans
-mod whole; // states of everything: diff, export, prune
-mod daily; // top, routes, kill switch, approvals
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -245,6 +245,15 @@ pub(crate) enum Command {
     /// Where plans-api is and how to show oneself there
     #[command(subcommand, after_help = "Example:\n  weir context list")]
     Context(ContextCommand),
+    /// Keep an address and a token as a context, after trying them
+    #[command(after_help = "Example:\n  weir login prod --addr https://weir.example.com")]
+    Login {
+        /// Name of the context, which becomes the current one
+        name: String,
+        /// Ask before every change, and want a reason
+        #[arg(long)]
+        production: bool,
+    },
     /// Version of this program
     #[command(after_help = "Example:\n  weir version -o json")]
     Version,

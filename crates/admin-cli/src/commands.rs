@@ -90,6 +90,9 @@ async fn dispatch(command: Command, globals: &Globals, output: &Output) -> Resul
         }
         Command::Killswitch(command) => bad_day::killswitch(command, &open()?).await,
         Command::Approvals(command) => bad_day::approvals(command, &open()?).await,
+        Command::Login { name, production } => {
+            context::login(&name, production, globals, output).await
+        }
         Command::Man { folder } => man::run(&folder),
         Command::Token(command) => tokens::run(command, &open()?).await,
         Command::Audit(command) => audit::run(command, &open()?).await,

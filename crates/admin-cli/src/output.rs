@@ -185,6 +185,16 @@ impl Output {
         self.format == Format::Table && !self.quiet && data_on_screen && said_on_screen
     }
 
+    /// Reads a line from standard input, after a question if somebody is there to see it.
+    pub(crate) fn hear(&self, question: &str) -> io::Result<String> {
+        if self.can_ask() {
+            return self.ask(question, false);
+        }
+        let mut line = String::new();
+        io::stdin().lock().read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
     /// Asks on standard error and reads a line.
     pub(crate) fn ask(&self, question: &str, production: bool) -> io::Result<String> {
         let (before, after) = match (self.color, production) {

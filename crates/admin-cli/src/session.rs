@@ -62,6 +62,27 @@ impl<'a> Session<'a> {
         answer.await.map_err(|error| self.failure(error))
     }
 
+    /// Waits for an object that may not be there.
+    pub(crate) async fn find<T: Serialize>(
+        &self,
+        answer: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<Option<Value>, Failure> {
+        match self.ask(answer).await {
+            Ok(value) => Ok(Some(value)),
+            Err(failure) if failure.exit == Exit::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Waits for a list.
+    pub(crate) async fn items<T: Serialize>(
+        &self,
+        answer: impl Future<Output = Result<Vec<T>, ClientError>>,
+    ) -> Result<Vec<Value>, Failure> {
+        let mut answer = self.ask(answer).await?;
+        Ok(answer.as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
     /// Sends a call that has no method of its own.
     pub(crate) async fn send(&self, call: Call) -> Result<Value, Failure> {
         self.ask(self.api.http().send::<Value>(call)).await
@@ -82,27 +103,6 @@ impl<'a> Session<'a> {
                 return Ok(items);
             }
         }
-    }
-
-    /// Waits for an object that may not be there.
-    pub(crate) async fn find<T: Serialize>(
-        &self,
-        answer: impl Future<Output = Result<T, ClientError>>,
-    ) -> Result<Option<Value>, Failure> {
-        match self.ask(answer).await {
-            Ok(value) => Ok(Some(value)),
-            Err(failure) if failure.exit == Exit::NotFound => Ok(None),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// Waits for a list.
-    pub(crate) async fn items<T: Serialize>(
-        &self,
-        answer: impl Future<Output = Result<Vec<T>, ClientError>>,
-    ) -> Result<Vec<Value>, Failure> {
-        let mut answer = self.ask(answer).await?;
-        Ok(answer.as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
     /// Why a change is made; production wants to know.

@@ -4,6 +4,7 @@
 //! answered to nobody, so forgetting one closes it.
 
 mod error; // the one map from errors to statuses
+mod bootstrap; // /v1/bootstrap
 mod ask; // what a call brings besides its body
 mod verbs; // which line of the table a call is
 mod once; // calls that may be sent twice
@@ -178,6 +179,7 @@ pub const ROUTES: &[Route] = &[
     route("POST", "/v1/feed", Needs::Gateway),
     route("GET", "/v1/snapshot", Needs::Gateway),
     route("GET", "/v1/safety-limits", Needs::Service),
+    route("GET", "/v1/bootstrap", Needs::Admin),
     route("GET", "/v1/tokens", Needs::Admin),
     route("POST", "/v1/tokens", Needs::AdminOrBootstrap),
     route("POST", "/v1/tokens/{id}:revoke", Needs::Admin),
@@ -227,6 +229,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/safety-limits", get(gateways::safety_limits))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::show).post(approvals::verb))
+        .route("/v1/bootstrap", get(bootstrap::page))
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{id}", post(tokens::verb))
         .route("/v1/audit", get(audit::list))

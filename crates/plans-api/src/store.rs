@@ -7,6 +7,9 @@
 //! gateway, so they take no revision; tokens are audited all the same.
 
 mod writing; // the transaction that changes something
+mod schema; // migrations that the database lacks
+mod forget; // gateways that are gone
+mod bootstrap; // every key by hash
 mod plans; // plans
 mod size; // whether gateways can hold them all
 mod clients; // clients
@@ -17,8 +20,6 @@ mod secrets; // their rotation, import and use
 mod rollouts; // phases
 mod killswitch; // everybody into shadow
 mod feed; // changes, snapshot, gateways seen
-mod forget; // gateways that are gone
-mod schema; // migrations that the database lacks
 mod tokens; // operator tokens
 mod approvals; // what another person has to accept
 mod once; // calls that may be sent twice

@@ -95,3 +95,26 @@ fn wait_has_a_usual_length() {
     let cli = Cli::try_parse_from(["weir", "client", "resume", "a", "--wait"]).unwrap();
     assert!(format!("{cli:?}").contains("wait: Some(30s)"), "{cli:?}");
 }
+
+fn changing(command: &clap::Command, path: &str, into: &mut Vec<(String, Vec<String>)>) {
+    let flags: Vec<String> =
+        command.get_arguments().filter_map(|flag| flag.get_long().map(ToOwned::to_owned)).collect();
+    if flags.iter().any(|flag| flag == "reason") {
+        into.push((path.to_owned(), flags));
+    }
+    for sub in command.get_subcommands() {
+        changing(sub, &format!("{path} {}", sub.get_name()), into);
+    }
+}
+
+#[test]
+fn what_changes_something_can_be_tried_awaited_and_confirmed() {
+    let mut all = Vec::new();
+    changing(&Cli::command(), "weir", &mut all);
+    assert!(all.len() > 20, "only {} commands change something", all.len());
+    for (path, flags) in &all {
+        for flag in ["dry-run", "wait", "yes"] {
+            assert!(flags.iter().any(|has| has == flag), "`{path}` has no --{flag}");
+        }
+    }
+}

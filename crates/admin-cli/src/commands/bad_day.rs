@@ -26,7 +26,7 @@ pub(crate) async fn killswitch(
             let body = id.map_or_else(|| json!({}), |id| json!({ "id": id }));
             let reason = session.reason(&change)?;
             let call = Call::post("/v1/killswitch:set", &body).query("reason", reason);
-            let json = session.send(call).await?;
+            let json = session.send(call.if_match_or_insist(None)).await?;
             let id = text(&json, "/killswitch/id");
             let said = format!("everybody is in shadow; back: weir killswitch clear {id}");
             Ok(session.finish(done(json, &id, said), &change).await)
@@ -40,7 +40,8 @@ pub(crate) async fn killswitch(
             session.confirm(&change, &danger, None)?;
             let reason = session.reason(&change)?;
             let call = Call::post("/v1/killswitch:clear", &json!({ "id": id }));
-            let json = session.send(call.query("reason", reason)).await?;
+            let call = call.query("reason", reason).if_match_or_insist(None);
+            let json = session.send(call).await?;
             let said = format!("kill switch {id} cleared");
             Ok(session.finish(done(json, &id, said), &change).await)
         }

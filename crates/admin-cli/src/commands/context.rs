@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::args::{ContextCommand, Globals};
+use crate::args::{ContextCommand, Given, Globals};
 use crate::contexts::{self, Contexts, Entry, USUAL_ADDR, resolve, user_file};
 use crate::failure::{Exit, Failure};
-use crate::output::{Report, Shown, text};
-use crate::session::with_scheme;
+use crate::output::{Output, Report, Shown, text};
+use crate::session::{Session, with_scheme};
 
 const HEADINGS: &[&str] = &["CURRENT", "CONTEXT", "ADDR", "TOKEN", "PRODUCTION"];
 
@@ -58,6 +58,43 @@ pub(crate) fn run(command: ContextCommand, globals: &Globals) -> Result<Report, 
     contexts.write(&path)?;
     let json = json!({ "name": name, "file": path.display().to_string() });
     Ok(Report::new(json, Shown::Nothing).named(&name).note(format!("context {name} {said}")))
+}
+
+/// Keeps an address and a token that work. The token comes from WEIR_TOKEN or from the first line of
+/// standard input, never from the command line, where others can read it.
+pub(crate) async fn login(
+    name: &str,
+    production: bool,
+    globals: &Globals,
+    output: &Output,
+) -> Result<Report, Failure> {
+    if name.is_empty() || name.contains('/') {
+        return Err(Failure::usage("a context's name is not empty and has no `/`"));
+    }
+    let addr = globals.addr.clone().unwrap_or_else(|| USUAL_ADDR.to_owned());
+    let token = match &globals.token {
+        Some(token) => token.clone(),
+        None => output
+            .hear(&format!("token for {addr}:"))
+            .map_err(|error| Failure::usage(format!("no token: {error}")))?,
+    };
+    if token.is_empty() {
+        return Err(Failure::usage("no token: set WEIR_TOKEN, or give it on standard input"));
+    }
+    let tried = Globals { addr: Some(addr.clone()), token: Some(token.clone()), ..globals.clone() };
+    let given = Given { addr: true, context: false, dry_run: false };
+    let tried = Globals { given, context: None, ..tried };
+    let session = Session::open(&tried, output)?;
+    session.answer(session.api.plans()).await?;
+    let path = user_file(globals)?;
+    let mut contexts = Contexts::read(&path)?;
+    let entry = Entry { addr, token: Some(token), token_file: None, production };
+    contexts.context.insert(name.to_owned(), entry);
+    contexts.current = Some(name.to_owned());
+    contexts.write(&path)?;
+    let json = json!({ "name": name, "file": path.display().to_string() });
+    let said = format!("the token works; context {name} is in use");
+    Ok(Report::new(json, Shown::Nothing).named(name).note(said))
 }
 
 fn known(contexts: &Contexts, name: &str) -> Result<(), Failure> {

@@ -1,16 +1,23 @@
 //! `weir export`: what plans-api has, in the form that `weir apply` reads.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
+use wire::bootstrap::Bootstrap;
 use wire::plan::PlanSpec;
 use wire::strict::Problems;
 
+use super::keys::in_ms;
 use crate::args::Export;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::files;
 use crate::output::{Report, Shown, text};
 use crate::session::{Session, counted};
 
-pub(crate) async fn run(_flags: &Export, session: &Session<'_>) -> Result<Report, Failure> {
+pub(crate) async fn run(flags: &Export, session: &Session<'_>) -> Result<Report, Failure> {
+    if flags.bootstrap {
+        return bootstrap(session).await;
+    }
     let mut plans = Map::new();
     for plan in session.items(session.api.plans()).await? {
         let name = text(&plan, "name");
@@ -36,6 +43,25 @@ pub(crate) async fn run(_flags: &Export, session: &Session<'_>) -> Result<Report
         }
     }
     Ok(report)
+}
+
+/// The policy and all keys by hash, as gateways read them where no control plane answers.
+async fn bootstrap(session: &Session<'_>) -> Result<Report, Failure> {
+    let (policy, keys) = session.answer(session.api.bootstrap()).await?;
+    let Some(policy) = policy else {
+        return Err(Failure::new(Exit::Failed, "malformed", "an answer without the policy"));
+    };
+    let (revision, plans) = (policy.revision, policy.plans.len());
+    let file = Bootstrap { written_at: in_ms(Duration::ZERO), policy, keys };
+    let json = json!({ "revision": revision, "plans": plans, "keys": file.keys.len(),
+                       "file": file.to_text() });
+    let told = format!(
+        "revision {revision} with {} and {}; keys stand in it by hash, guard it all the same",
+        counted(plans, "plan"),
+        counted(file.keys.len(), "secret"),
+    );
+    let text = file.to_text();
+    Ok(Report::new(json, Shown::Text(text)).note(told))
 }
 
 /// A client as files have it.

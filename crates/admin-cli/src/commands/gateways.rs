@@ -24,7 +24,7 @@ pub(crate) async fn run(command: GatewayCommand, session: &Session<'_>) -> Resul
             let reason = session.reason(&change)?;
             let path = format!("/v1/gateways/{}:forget", segment(&id));
             let call = Call::new(Method::POST, path).query("reason", reason);
-            let json = session.send(call).await?;
+            let json = session.send(call.if_match_or_insist(None)).await?;
             Ok(session.finish(done(json, &id, format!("gateway {id} forgotten")), &change).await)
         }
     }

@@ -35,8 +35,9 @@ pub(crate) async fn run(command: PlanCommand, session: &Session<'_>) -> Result<R
         PlanCommand::Delete { name, change } => delete(&name, &change, session).await,
         PlanCommand::Lint { .. } => {
             let plans = session.items(session.api.plans()).await?;
-            let found: Vec<_> =
-                plans.iter().filter_map(parsed).flat_map(|plan| lint(&plan)).collect();
+            let plans: Vec<PlanSpec> = plans.iter().filter_map(parsed).collect();
+            let mut found: Vec<_> = plans.iter().flat_map(lint).collect();
+            found.extend(unknown_routes(&plans, &super::routes::known(session).await?));
             Ok(findings(&found))
         }
     }
@@ -126,7 +127,7 @@ async fn set(set: PlanSet, session: &Session<'_>) -> Result<Report, Failure> {
 /// The one finding of `lint` that is a slip wherever it stands.
 fn held_back(name: &str, body: &Value) -> Option<String> {
     let spec = PlanSpec::parse(name, body, name, &mut Problems::new())?;
-    let found = lint(&spec).into_iter().find(|(_, finding)| *finding == HELD_BACK);
+    let found = lint(&spec).into_iter().find(|(_, finding)| finding == HELD_BACK);
     found.map(|(plan, finding)| format!("warning: plan {plan}: {finding}"))
 }
 
@@ -267,10 +268,21 @@ pub(super) fn parsed(plan: &Value) -> Option<PlanSpec> {
 }
 
 /// What is valid and still most likely not meant.
-fn lint(plan: &PlanSpec) -> Vec<(String, &'static str)> {
+/// Cost rules for routes that no live gateway has; nothing if none is live.
+fn unknown_routes(plans: &[PlanSpec], known: &[String]) -> Vec<(String, String)> {
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let rules = plans.iter().flat_map(|plan| plan.costs.iter().map(move |rule| (plan, rule)));
+    let unknown = rules.filter(|(_, rule)| !known.contains(&rule.route));
+    let finding = |route: &str| format!("has a cost for the route {route}, which no gateway has");
+    unknown.map(|(plan, rule)| (plan.name.to_string(), finding(&rule.route))).collect()
+}
+
+fn lint(plan: &PlanSpec) -> Vec<(String, String)> {
     let name = plan.name.to_string();
     let PlanLimits::Limited(limits) = plan.limits else {
-        return vec![(name, "is unlimited: nothing holds its clients")];
+        return vec![(name, "is unlimited: nothing holds its clients".to_owned())];
     };
     let mut found = Vec::new();
     if limits.burst.refill().tokens() == 0 {
@@ -288,10 +300,10 @@ fn lint(plan: &PlanSpec) -> Vec<(String, &'static str)> {
             found.push("sustained refills faster than burst: it never binds");
         }
     }
-    found.into_iter().map(|line| (name.clone(), line)).collect()
+    found.into_iter().map(|line| (name.clone(), line.to_owned())).collect()
 }
 
-fn findings(found: &[(String, &'static str)]) -> Report {
+fn findings(found: &[(String, String)]) -> Report {
     let items: Vec<Value> = found
         .iter()
         .map(|(plan, finding)| {

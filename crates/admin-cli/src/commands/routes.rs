@@ -37,6 +37,20 @@ pub(super) async fn list(session: &Session<'_>) -> Result<Report, Failure> {
     }))
 }
 
+/// Names of routes that live gateways have, each once.
+pub(super) async fn known(session: &Session<'_>) -> Result<Vec<String>, Failure> {
+    let gateways = session.items(session.api.gateways()).await?;
+    let live = gateways.iter().filter(|gateway| gateway.get("live") == Some(&json!(true)));
+    let mut names: Vec<String> = live
+        .filter_map(|gateway| gateway.get("routes")?.as_array())
+        .flatten()
+        .filter_map(|route| route.as_str().map(ToOwned::to_owned))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
 /// Which route a request takes, by a gateway's file; asks nobody.
 #[cfg(feature = "dev")]
 pub(super) fn test(flags: &RouteTest) -> Result<Report, Failure> {

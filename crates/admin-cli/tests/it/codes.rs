@@ -1,4 +1,5 @@
-//! The table of exit codes, each met once. 3, 4 and 7 have tests of their own beside.
+//! The table of exit codes, each met once. 2 (`whole`), 3, 4 and 7 (`gateways`) have tests of their
+//! own beside.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -192,3 +192,87 @@ fn a_client_is_explained_with_what_is_known_and_what_is_not() {
     assert!(json["so"].as_str().unwrap().contains("suspended"), "{json:#}");
     control.weir(&["client", "explain", "nobody"]).ends(9);
 }
+
+#[test]
+fn a_login_tries_the_token_before_it_keeps_it() {
+    use std::io::Write;
+    let control = Control::start();
+    let home = tempfile::tempdir().unwrap();
+    let login = |token: &str| {
+        let mut command = command(&["login", "here", "--addr", &control.addr]);
+        command.env("XDG_CONFIG_HOME", home.path()).stdin(std::process::Stdio::piped());
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(format!("{token}\n").as_bytes()).unwrap();
+        child.wait_with_output().unwrap().status.code().unwrap()
+    };
+    assert_eq!(login("weiro_wrong_token"), 10);
+    assert_eq!(login(""), 64);
+    assert!(!home.path().join("weir/contexts.toml").exists(), "nothing was kept");
+    assert_eq!(login(&control.token), 0);
+    let mut list = command(&["plan", "list"]);
+    list.env("XDG_CONFIG_HOME", home.path());
+    finish(list).ends(0);
+}
+
+#[test]
+fn a_cost_for_a_route_that_no_gateway_has_is_a_finding() {
+    let control = Control::start();
+    control.weir(&["plan", "set", "p", "--burst", "9@1/s", "--cost", "reports=5"]).ends(0);
+    control.weir(&["plan", "lint"]).ends(0);
+    control.gateway_has("gw-1", &["orders"]);
+    let told = control.weir(&["plan", "lint"]).ends(13).stdout;
+    assert!(told.contains("route reports, which no gateway has"), "{told}");
+    control.gateway_has("gw-1", &["orders", "reports"]);
+    control.weir(&["plan", "lint"]).ends(0);
+    assert_eq!(control.weir(&["route", "list", "-o", "name"]).stdout, "orders\nreports\n");
+}
+
+#[test]
+fn a_gateway_is_shown_with_what_it_would_not_take() {
+    let control = Control::start();
+    let rejected = wire::policy::Rejected {
+        kind: "plan".to_owned(),
+        id: "odd".to_owned(),
+        revision: 1,
+        reason: "capacity 0".to_owned(),
+    };
+    control.gateway_refuses("gw-1", vec![rejected]);
+    let shown = control.weir(&["gateway", "get", "gw-1"]).ends(0).stdout;
+    assert!(shown.contains("plan odd at revision 1: capacity 0"), "{shown}");
+    control.weir(&["gateway", "get", "nobody"]).ends(9);
+    let live = control.weir(&["gateway", "forget", "gw-1", "--yes"]).ends(11).stderr;
+    assert!(live.contains("still calls"), "{live}");
+    assert!(control.weir(&["gateway", "forget", "gw-1"]).ends(64).stderr.contains("1 gateway"));
+}
+
+#[test]
+fn daily_commands_give_one_document_too() {
+    let control = Control::start();
+    control.weir(&["plan", "set", "pro", "--burst", "100@50/s"]).ends(0);
+    control.weir(&["client", "set", "acme", "--plan", "pro"]).ends(0);
+    let file = control.file("p.toml", &plan_lines(2));
+    let file = file.to_str().unwrap();
+    let commands: &[&[&str]] = &[
+        &["plan", "history", "pro"],
+        &["client", "explain", "acme"],
+        &["client", "usage", "acme"],
+        &["client", "override", "set", "acme", "--for", "1d", "--burst", "x", "--reason", "x"],
+        &["client", "override", "clear", "acme", "--yes"],
+        &["key", "rotate", "nobody"],
+        &["key", "usage", "nobody"],
+        &["key", "import", file],
+        &["limit", "try", "acme"],
+        &["limit", "verify", "acme"],
+        &["diff", "-f", file],
+        &["export", "--bootstrap"],
+        &["replay", file, "--plans", file, "--default-plan", "p000"],
+        &["route", "list"],
+        &["top"],
+        &["gateway", "get", "nobody"],
+        &["gateway", "forget", "nobody", "--yes"],
+        &["killswitch", "status"],
+        &["approvals", "list"],
+    ];
+    crate::nouns::each_gives_one_document(&control, commands);
+}

@@ -107,6 +107,18 @@ impl Control {
         });
     }
 
+    /// A gateway asks once, and says which routes it has.
+    pub(crate) fn gateway_has(&self, id: &str, routes: &[&str]) {
+        let token = self.token(Role::Gateway);
+        let api = PlansClient::new(&self.addr, Some(&token)).unwrap();
+        let routes = routes.iter().map(|route| (*route).to_owned()).collect();
+        self.block_on(async {
+            let snapshot = api.snapshot().await.unwrap();
+            let request = feed_request(id, &snapshot.history, snapshot.revision);
+            api.feed(&FeedRequest { routes, ..request }).await.unwrap();
+        });
+    }
+
     /// A gateway that follows until the end of the test.
     pub(crate) fn gateway_follows(&self, id: &'static str) {
         self.gateway_says(id, 0);

@@ -2,18 +2,18 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests may fail")]
 
 mod control; // a control plane in this process
+mod stub; // answers as told, and remembers
+mod answers; // commands against answers that are told
+mod contract; // what holds for every command
+mod whole; // diff, prune, impact
+mod replay; // a log against plans
+mod doctor; // planted faults
 mod run; // runs `weir`
 mod nouns; // plan, client, key, token, audit, context
 mod files; // apply, export, validate
-mod whole; // diff, prune, impact
 mod gateways; // --wait, rollout, gate, doctor
 mod keeping; // audit verify and tip, backup
-mod replay; // a log against plans
-mod doctor; // planted faults
 mod codes; // the table of exit codes
-mod contract; // what holds for every command
-mod stub; // answers as told, and remembers
-mod answers; // commands against answers that are told
 #[cfg(feature = "dev")]
 mod dev; // the whole system in one process
 #[cfg(feature = "dev")]

@@ -196,6 +196,15 @@ fn c29_no_bad_rate_becomes_a_number() {
         assert!(all.contains(field), "all mistakes at once: {all}");
     }
     assert_eq!(control.weir(&["plan", "list", "-o", "name"]).ends(0).stdout, "");
+    for (burst, value) in bad {
+        let args =
+            ["client", "override", "set", "a", "--for", "1d", "--reason", "x", "--burst", burst];
+        let told = control.weir(&args).ends(13).stderr;
+        assert!(
+            told.contains("client.a.override.burst") && told.contains(value),
+            "{value}: {told}"
+        );
+    }
 }
 
 #[test]
@@ -252,6 +261,11 @@ fn every_command_with_json_gives_one_document() {
         &["context", "list"],
         &["context", "show"],
     ];
+    each_gives_one_document(&control, commands);
+}
+
+/// Runs them for programs.
+pub(crate) fn each_gives_one_document(control: &Control, commands: &[&[&str]]) {
     for args in commands {
         let mut args = args.to_vec();
         args.extend(["-o", "json"]);
@@ -263,7 +277,8 @@ fn every_command_with_json_gives_one_document() {
             assert_eq!(document["exit"], ran.code, "{args:?}");
             assert_ne!(ran.stderr, "", "{args:?} says nothing to people");
         }
-        let reports = args.starts_with(&["gate"]) || args.starts_with(&["doctor"]) || ran.code == 0;
+        let report = [["gate"], ["doctor"], ["diff"]].iter().any(|name| args.starts_with(name));
+        let reports = report || ran.code == 0;
         assert_eq!(failed, !reports, "{args:?}: {ran:#?}");
     }
 }

@@ -207,3 +207,44 @@ fn a_change_is_played_over_the_recorded_demand_before_it_is_made() {
     let told = ran.ends(2).stdout;
     assert!(told.contains("    last 24 h replayed") && told.contains("small "), "{told}");
 }
+
+#[test]
+fn a_bootstrap_file_has_the_policy_and_every_key_that_may_open() {
+    let control = Control::start();
+    apply(&control, FILE, &[]).ends(0);
+    let key = |client: &str| {
+        let made = control.weir(&["key", "create", client, "-o", "json"]).ends(0).json();
+        (
+            made["key"].as_str().unwrap().to_owned(),
+            made["object"]["id"].as_str().unwrap().to_owned(),
+        )
+    };
+    let ((secret, open), (_, revoked)) = (key("acme"), key("zeta"));
+    control.weir(&["key", "revoke", &revoked, "--yes"]).ends(0);
+    let ran = control.weir(&["export", "--bootstrap"]).ends(0);
+    assert!(!ran.stdout.contains(&secret), "keys stand in it by hash");
+    let file = wire::bootstrap::Bootstrap::parse(ran.stdout.as_bytes()).unwrap();
+    assert_eq!(file.policy.plans.len(), 2);
+    let ids: Vec<&str> = file.keys.iter().map(|found| found.key.id.as_str()).collect();
+    assert_eq!(ids, [open.as_str()], "the revoked one is not in it");
+    assert_eq!(file.keys[0].client.plan, "pro.eu");
+    assert!(ran.stderr.contains("2 plans and 1 secret"), "{}", ran.stderr);
+    let operator = control.token(wire::client::plans::Role::Operator);
+    control.weir_as(&operator, &["export", "--bootstrap"]).ends(10);
+    control.weir_as(&operator, &["export"]).ends(0);
+}
+
+#[test]
+fn top_shows_limits_and_shares_of_the_clients_that_matter() {
+    let control = Control::start();
+    apply(&control, FILE, &[]).ends(0);
+    demand(&control, "acme", 600, 60, 540);
+    demand(&control, "zeta", 300, 0, 300);
+    let top = control.weir(&["top", "-n", "1", "-o", "json"]).ends(0).json();
+    let items = top["items"].as_array().unwrap();
+    assert_eq!((items.len(), &items[0]["client"]), (1, &json!("acme")), "{top:#}");
+    assert_eq!((&items[0]["rps"], &items[0]["limit"]), (&json!("2.0"), &json!("3/s")), "{top:#}");
+    assert_eq!(items[0]["would_deny_share"], "10.0 %");
+    let table = control.weir(&["top", "--by", "would-deny"]).ends(0).stdout;
+    assert!(table.lines().next().unwrap().starts_with("CLIENT"), "{table}");
+}

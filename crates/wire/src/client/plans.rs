@@ -4,6 +4,7 @@ mod bodies; // objects and answers
 mod catalog; // overrides, secrets of keys, approvals
 mod keeping; // audit and backup
 mod gateways; // the kill switch, and what gateways report
+mod export; // what a bootstrap file is made of
 
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub use catalog::{
     Approval, ApprovalState, Imported, ImportedKey, KeyUsage, OverrideBody, PlanFinding,
     SecretObject,
 };
+
+pub use export::BootstrapPage;
 
 /// How much longer than its wait a feed call may take.
 const FEED_GRACE: Duration = Duration::from_secs(5);
