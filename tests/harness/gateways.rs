@@ -155,11 +155,22 @@ impl Gateway {
 
 /// The sum of a counter over all its labels, as an operations port tells it.
 pub async fn counter(operations: SocketAddr, name: &str) -> anyhow::Result<f64> {
+    let [sum] = counters(operations, [name]).await?;
+    Ok(sum)
+}
+
+/// The same of several counters at one moment.
+pub async fn counters<const N: usize>(
+    operations: SocketAddr,
+    names: [&str; N],
+) -> anyhow::Result<[f64; N]> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let text = client.get(format!("http://{operations}/metrics")).send().await?.text().await?;
-    let lines = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        rest.starts_with([' ', '{']).then(|| rest.rsplit(' ').next())?
-    });
-    Ok(lines.filter_map(|value| value.parse::<f64>().ok()).sum())
+    Ok(names.map(|name| {
+        let lines = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            rest.starts_with([' ', '{']).then(|| rest.rsplit(' ').next())?
+        });
+        lines.filter_map(|value| value.parse::<f64>().ok()).sum()
+    }))
 }

@@ -165,12 +165,21 @@ impl World {
         &mut self,
         change: impl FnOnce(&mut GatewaySettings),
     ) -> anyhow::Result<()> {
+        self.start_gateway(change).await?;
+        self.wait_ready().await
+    }
+
+    /// The same, but it is only waited for until it listens.
+    pub async fn start_gateway(
+        &mut self,
+        change: impl FnOnce(&mut GatewaySettings),
+    ) -> anyhow::Result<()> {
         let mut settings = self.settings.clone();
         change(&mut settings);
         let number = self.gateways.len() + 1;
         let gateway = Gateway::start(&self.launcher, number, &settings, &self.services).await?;
         self.gateways.push(gateway);
-        self.wait_ready().await
+        Ok(())
     }
 
     /// Waits until every gateway has a policy.

@@ -113,6 +113,16 @@ const LAB: &[Experiment] = &[
         ],
     },
     Experiment {
+        words: &["propagate", "--quick"],
+        must_pass: MustPass::Here,
+        planted: &[
+            // Seconds of silence, as below.
+            counts("slow-feed", "plan_change_p99_seconds"),
+            counts("deaf-gateway", "revocation_p99_seconds"),
+            counts("chatty-gateway", "idle_calls_per_gateway_second"),
+        ],
+    },
+    Experiment {
         words: &["decide", "--quick"],
         must_pass: MustPass::OnAQuietMachine,
         planted: &[times("spelled-key", "wide_weir_ns"), times("no-lease", "hot_weir_ns")],
