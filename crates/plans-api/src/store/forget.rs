@@ -18,8 +18,8 @@ impl PlanStore {
         let row = writing
             .tx
             .row(
-                "select id, boot, build, ops_url, routes, applied, rejected, seen_at from gateway \
-                 where id = $1",
+                "select id, boot, build, ops_url, routes, applied, rejected, seen_at, killswitch \
+                 from gateway where id = $1",
                 [id.into()],
             )
             .await?

@@ -11,8 +11,10 @@ use serde_json::{Map, Value as Json};
 use super::StoreError;
 
 /// Tables that a backup has not: the head and its changes begin anew with a restore, and gateways
-/// say themselves where they stand.
-pub const LEFT_OUT: &[&str] = &["head", "change", "gateway"];
+/// say themselves where they stand. A kill switch that is set stays set, whatever is restored;
+/// approvals and calls that may be repeated are over within minutes and a day.
+pub const LEFT_OUT: &[&str] =
+    &["head", "change", "gateway", "killswitch", "approval", "idempotency"];
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +72,24 @@ pub(super) static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
             1,
         ),
         table(
+            "client_override",
+            "client text, burst_capacity int, burst_tokens int, burst_per_us int, \
+             sustained_capacity int, sustained_tokens int, sustained_per_us int, failure text, \
+             reason text, set_at int, expires_at int",
+            1,
+        ),
+        table(
             "api_key",
             "id text, client text, env text, state text, expires_at int, created_at int, \
              created_by text, revision int",
             1,
         ),
-        table("api_key_secret", "hash bytes, key_id text, algorithm text, valid_until int", 1),
+        table(
+            "api_key_secret",
+            "hash bytes, key_id text, algorithm text, valid_until int, created_at int, \
+             last_used_at int",
+            1,
+        ),
         table("rollout", "name text, active int, share_bp int, revision int", 1),
         table(
             "rollout_rule",
@@ -84,8 +98,8 @@ pub(super) static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         ),
         table(
             "operator_token",
-            "id text, hash bytes, name text, role text, created_at int, expires_at int, \
-             last_used_at int, revoked_at int",
+            "id text, hash bytes, name text, role text, machine int, created_at int, \
+             expires_at int, last_used_at int, revoked_at int",
             1,
         ),
         table(
@@ -137,7 +151,7 @@ fn table(name: &'static str, columns: &'static str, key: usize) -> Table {
 }
 
 const JOIN_TOKEN: &str = " on conflict (id) do update set hash = excluded.hash, \
-    name = excluded.name, role = excluded.role, created_at = excluded.created_at, \
+    name = excluded.name, role = excluded.role, machine = excluded.machine, created_at = excluded.created_at, \
     expires_at = excluded.expires_at, last_used_at = excluded.last_used_at, \
     revoked_at = coalesce(operator_token.revoked_at, excluded.revoked_at)";
 

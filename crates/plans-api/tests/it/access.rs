@@ -95,7 +95,10 @@ async fn every_route_refuses_a_token_that_is_missing_wrong_expired_or_revoked() 
 #[tokio::test]
 async fn who_helps_clients_changes_no_terms_and_who_approves_changes_nothing_else() {
     let of = |role: Role| {
-        let writes = ROUTES.iter().filter(|r| r.method != "GET" && r.needs.lets_in(role));
+        // Walking along the audit only reads.
+        let reads = |path| path == "/v1/audit:verify";
+        let writes = ROUTES.iter().filter(|r| r.method != "GET" && !reads(r.path));
+        let writes = writes.filter(|route| route.needs.lets_in(role));
         writes.map(|route| route.path).collect::<Vec<_>>()
     };
     let support = ["/v1/clients/{id}/limit:reset", "/v1/keys/{id}:rotate", "/v1/keys/{id}:disable"];

@@ -1,9 +1,12 @@
 //! The last door for clients, keys, rollouts and the kill switch: what a gateway may rely on,
 //! whoever wrote it. Plans have theirs in [`crate::plan::PlanValue::check`].
 
-use super::{ClientValue, KeyValue, Object};
+use limiter_core::{FailurePolicy, Limit};
+
+use super::{ClientValue, KeyValue, Object, OverrideValue};
 use crate::killswitch::KillswitchValue;
 use crate::name::{Name, NameError};
+use crate::plan::LimitValue;
 use crate::rollout::RolloutValue;
 
 /// Longest id of a key, in bytes.
@@ -44,7 +47,23 @@ fn name(field: &str, text: &str) -> Result<(), String> {
 impl ClientValue {
     /// The last door.
     pub fn check(&self) -> Result<(), String> {
-        name("id", &self.id).and(name("plan", &self.plan))
+        let own = self.overridden.as_ref().map_or(Ok(()), OverrideValue::check);
+        name("id", &self.id).and(name("plan", &self.plan)).and(own)
+    }
+}
+
+impl OverrideValue {
+    /// The last door.
+    pub fn check(&self) -> Result<(), String> {
+        let limit = |field: &str, value: Option<LimitValue>| match value.map(Limit::try_from) {
+            None | Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(format!("override.{field}: {error}")),
+        };
+        let failure = match self.failure.as_deref().map(str::parse::<FailurePolicy>) {
+            None | Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(format!("override.failure: {error}")),
+        };
+        limit("burst", self.burst).and(limit("sustained", self.sustained)).and(failure)
     }
 }
 

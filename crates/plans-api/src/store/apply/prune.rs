@@ -55,6 +55,7 @@ pub(super) async fn prune(
         let id = client.id.as_str();
         keys::delete_revoked(writing, id).await?;
         writing.next_revision();
+        writing.tx.run("delete from client_override where client = $1", [id.into()]).await?;
         writing.tx.run("delete from client where id = $1", [id.into()]).await?;
         let told = Told {
             command: "apply prune",
