@@ -5,6 +5,7 @@
 
 mod error; // the one map from errors to statuses
 mod ask; // what a call brings besides its body
+mod methods; // which methods a path takes
 mod plans; // /v1/plans
 mod clients; // /v1/clients
 mod keys; // /v1/keys
@@ -192,9 +193,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/backup:restore", post(backup::restore))
         .route_layer(from_fn_with_state(Arc::clone(&app), let_in))
         .route("/openapi.json", get(openapi))
-        .method_not_allowed_fallback(|| {
-            std::future::ready(ApiError::of(ErrorCode::MethodNotAllowed))
-        })
+        .method_not_allowed_fallback(methods::refused)
         .fallback(|| std::future::ready(ApiError::of(ErrorCode::NotFound)))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn_with_state(Arc::clone(&app), count))
@@ -271,6 +270,9 @@ async fn let_in(
     if !route.needs.lets_in(caller.role) {
         let detail = format!("a {} may not call {method} {}", caller.role.name(), route.path);
         return Err(ErrorBody::new(ErrorCode::RoleTooSmall, detail).into());
+    }
+    if !methods::allows(request.method(), path.as_str(), request.uri().path()) {
+        return Ok(methods::refused(Some(path), request.uri().clone()).await);
     }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
