@@ -67,7 +67,10 @@ def weir_dev(program, folder):
 def ask(base, token, method, path, body=None):
     request = urllib.request.Request(
         base + path, method=method, data=None if body is None else json.dumps(body).encode(),
-        headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+        headers={
+            "authorization": f"Bearer {token}", "content-type": "application/json",
+            "if-match": "*",
+        },
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)

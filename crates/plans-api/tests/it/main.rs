@@ -18,6 +18,7 @@ mod suite; // runs them
 mod audit; // the chain of the audit
 mod backup; // everything as a file, and back
 mod dumps; // what a dump gives away
+mod dead_tokens; // wrong, expired, revoked, at every route
 mod openapi; // the description of the API
 mod access; // who may call what
 mod gate; // enforcing everybody

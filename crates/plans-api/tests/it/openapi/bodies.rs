@@ -180,11 +180,16 @@ fn hash() -> Value {
     json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
 }
 
+/// Of a key: capitals are read too.
+fn key_hash() -> Value {
+    json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" })
+}
+
 /// Stored forms of presented keys.
 pub(super) fn lookup() -> Value {
     json!({
         "type": "object", "required": ["hashes"],
-        "properties": { "hashes": { "type": "array", "maxItems": 1_000, "items": hash() } },
+        "properties": { "hashes": { "type": "array", "maxItems": 1_000, "items": key_hash() } },
     })
 }
 
