@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     ("tidy", crate::tidy::command),
     ("docs", docs),
     ("test", || crate::test::command(&[])),
+    ("api", crate::api::command),
     ("lab", lab),
 ];
 

@@ -4,6 +4,7 @@
 //! It imports no crate of ours: it must build and run while they do not.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
 
+mod api;
 mod ci;
 mod run;
 mod test;
@@ -15,7 +16,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   test [--crate NAME]...   all tests, or those of some crates, with the servers they need
-  ci [--only STEP,...]     what the robot runs: fmt, clippy, tidy, docs, test, lab
+  ci [--only STEP,...]     what the robot runs: fmt, clippy, tidy, docs, test, api, lab
   tidy                     the house rules that a machine can check";
 
 fn main() -> ExitCode {

@@ -8,6 +8,7 @@ mod bootstrap; // /v1/bootstrap
 mod ask; // what a call brings besides its body
 mod verbs; // which line of the table a call is
 mod once; // calls that may be sent twice
+mod methods; // which methods a path takes
 mod plans; // /v1/plans
 mod clients; // /v1/clients
 mod overrides; // /v1/clients/{id}/override
@@ -239,9 +240,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route_layer(from_fn_with_state(Arc::clone(&app), once::once))
         .route_layer(from_fn_with_state(Arc::clone(&app), let_in))
         .route("/openapi.json", get(openapi))
-        .method_not_allowed_fallback(|| {
-            std::future::ready(ApiError::of(ErrorCode::MethodNotAllowed))
-        })
+        .method_not_allowed_fallback(methods::refused)
         .fallback(|| std::future::ready(ApiError::of(ErrorCode::NotFound)))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn_with_state(Arc::clone(&app), count))
@@ -319,6 +318,9 @@ async fn let_in(
     if !route.needs.lets_in(caller.role) {
         let detail = format!("a {} may not call {method} {}", caller.role.name(), route.path);
         return Err(ErrorBody::new(ErrorCode::RoleTooSmall, detail).into());
+    }
+    if !methods::allows(request.method(), path.as_str(), request.uri().path()) {
+        return Ok(methods::refused(Some(path), request.uri().clone()).await);
     }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)

@@ -103,6 +103,30 @@ fn limit_of(answer: &str) -> &str {
 }
 
 #[test]
+fn a_restore_reaches_a_gateway_that_goes_on_serving() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Dev::start(folder.path(), &[]);
+    let serves = |limit: &str| {
+        let (status, answer) = dev.get("/hello");
+        assert!(status == 200 && limit_of(&answer).contains(limit), "{limit}: {answer}");
+    };
+    serves("q=5");
+    weir(folder.path(), &["backup", "create", "kept"]).ends(0);
+    let change = ["plan", "set", "demo", "--burst", "50@50/s", "--reason", "x", "--wait"];
+    weir(folder.path(), &change).ends(0);
+    serves("q=50");
+    let back = ["backup", "restore", "kept", "--reason", "drill", "--yes", "--wait"];
+    let restored = weir(folder.path(), &back).ends(0);
+    assert!(restored.stderr.contains("in force on 1/1 gateways"), "{}", restored.stderr);
+    serves("q=5");
+    // A change in the new history arrives like any other.
+    weir(folder.path(), &change).ends(0);
+    serves("q=50");
+    weir(folder.path(), &["audit", "verify"]).ends(0);
+    dev.end();
+}
+
+#[test]
 fn a_newcomer_sees_200_then_429_then_a_change_and_finds_it_all_again_tomorrow() {
     let folder = tempfile::tempdir().unwrap();
     let dev = Dev::start(folder.path(), &[]);

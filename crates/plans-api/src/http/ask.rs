@@ -21,6 +21,8 @@ use crate::store::{Expect, Stamp};
 
 const PAGE_DEFAULT: u32 = 100;
 const PAGE_MAX: u32 = 500;
+/// Longest value of a parameter, in bytes: a reason fits.
+const PARAM_BYTES_MAX: usize = REASON_BYTES_MAX;
 
 /// Everything but the body.
 #[derive(Debug)]
@@ -41,6 +43,10 @@ impl FromRequestParts<Arc<App>> for Ask {
             params.map_err(|error| bad_request(format!("the query: {}", error.body_text())))?;
         if params.iter().any(|(name, value)| !is_printable(name) || !is_printable(value)) {
             return Err(bad_request("the query has control characters"));
+        }
+        if let Some((name, value)) = params.iter().find(|(_, v)| PARAM_BYTES_MAX < v.len()) {
+            let detail = format!("is {} bytes long, at most {PARAM_BYTES_MAX} fit", value.len());
+            return Err(wrong_param(name, detail));
         }
         let caller = parts.extensions.get::<Caller>().cloned();
         Ok(Ask {

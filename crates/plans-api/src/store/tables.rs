@@ -20,6 +20,8 @@ pub const LEFT_OUT: &[&str] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Int,
+    /// A whole number that a backup from before the column has as 0.
+    Count,
     Text,
     Bytes,
 }
@@ -67,7 +69,7 @@ pub(super) static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         ),
         table(
             "client",
-            "id text, name text, plan text, state text, labels text, reset_revision int, \
+            "id text, name text, plan text, state text, labels text, reset_revision count, \
              revision int",
             1,
         ),
@@ -116,6 +118,7 @@ fn table(name: &'static str, columns: &'static str, key: usize) -> Table {
         .split(", ")
         .map(|column| match column.trim().split_once(' ') {
             Some((name, "int")) => (name, Kind::Int),
+            Some((name, "count")) => (name, Kind::Count),
             Some((name, "bytes")) => (name, Kind::Bytes),
             Some((name, _)) => (name, Kind::Text),
             None => (column, Kind::Text),
@@ -161,7 +164,7 @@ impl Table {
         let mut document = Map::new();
         for (name, kind) in &self.columns {
             let value = match kind {
-                Kind::Int => row.int_or_null(name)?.map_or(Json::Null, Json::from),
+                Kind::Int | Kind::Count => row.int_or_null(name)?.map_or(Json::Null, Json::from),
                 Kind::Text => row.text_or_null(name)?.map_or(Json::Null, Json::from),
                 Kind::Bytes => Json::from(hex(&row.bytes(name)?)),
             };
@@ -176,7 +179,7 @@ impl Table {
         columns
             .map(|(name, kind)| {
                 Ok(match kind {
-                    Kind::Int => row.int(name)?.into(),
+                    Kind::Int | Kind::Count => row.int(name)?.into(),
                     Kind::Text => row.text(name)?.into(),
                     Kind::Bytes => row.bytes(name)?.into(),
                 })
@@ -197,7 +200,10 @@ impl Table {
             values.push(match (kind, given) {
                 (Kind::Int, _) if stamp => revision.into(),
                 (Kind::Int, Json::Null) => Value::Int(None),
-                (Kind::Int, Json::Number(number)) if number.is_i64() => Value::Int(number.as_i64()),
+                (Kind::Count, Json::Null) => Value::Int(Some(0)),
+                (Kind::Int | Kind::Count, Json::Number(number)) if number.is_i64() => {
+                    Value::Int(number.as_i64())
+                }
                 (Kind::Text, Json::Null) => Value::Text(None),
                 (Kind::Text, Json::String(text)) => text.into(),
                 (Kind::Bytes, Json::Null) => Value::Bytes(None),

@@ -2,6 +2,8 @@
 
 use plans_api::{Needs, ROUTES};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use wire::client::plans::Role;
 use wire::client::{Call, Method};
 
@@ -196,4 +198,39 @@ async fn whoever_fails_does_not_lock_out_tokens_that_have_opened_from_the_same_a
     }
     assert!(closed, "whoever guesses is stopped");
     api.stop().await;
+}
+
+#[tokio::test]
+async fn a_verb_takes_post_alone_and_what_it_is_a_verb_of_all_but_post() {
+    let api = Api::sqlite().await;
+    let token = api.admin.create_token("raw", Role::Admin, None, "test").await.unwrap().token;
+    for (method, path, allow) in [
+        ("GET", "/v1/keys/0000000000:revoke", "POST"),
+        ("OPTIONS", "/v1/keys/0000000000%3Arevoke", "POST"),
+        ("DELETE", "/v1/clients/acme:suspend", "POST"),
+        ("POST", "/v1/clients/acme", "GET, PUT, DELETE, HEAD"),
+        ("PATCH", "/v1/keys/0000000000", "GET, HEAD"),
+        ("PUT", "/v1/keys:lookup", "POST"),
+        ("POST", "/v1/audit", "GET, HEAD"),
+        ("POST", "/v1/tokens/0000000000", ""),
+    ] {
+        let head = head_of(&api, &token, method, path).await;
+        assert!(head.starts_with("HTTP/1.1 405 "), "{method} {path}: {head}");
+        let told = head.lines().find_map(|line| line.strip_prefix("allow:")).map(str::trim);
+        assert_eq!(told, Some(allow), "{method} {path}");
+    }
+    api.stop().await;
+}
+
+/// The head of an answer, as it comes.
+async fn head_of(api: &Api, token: &str, method: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(api.address).await.unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
+         content-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split("\r\n\r\n").next().unwrap().to_owned()
 }

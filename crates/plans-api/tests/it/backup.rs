@@ -316,6 +316,14 @@ pub(crate) async fn a_file_that_cannot_be_used_says_why_and_changes_nothing(api:
     assert_eq!(api.viewer.verify_audit(None).await.unwrap(), audit);
     restore(api, &backup).await.unwrap();
     assert_eq!(seen(&api.viewer).await, before, "the same file, whole");
+
+    // A backup from before a column: it reads as nothing, or as 0.
+    let client = json!({
+        "id": "c", "name": "", "plan": "p", "state": "active", "labels": "{}", "revision": 2,
+    });
+    let older = crafted(&pepper, &[("plan", plan(1)), ("client", client)], none);
+    restore(api, &older).await.unwrap();
+    assert_eq!(api.viewer.client("c").await.unwrap().reset_revision, 0);
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ mod suite; // runs them
 mod audit; // the chain of the audit
 mod backup; // everything as a file, and back
 mod dumps; // what a dump gives away
+mod dead_tokens; // wrong, expired, revoked, at every route
 mod openapi; // the description of the API
 mod catalog; // overrides and secrets, on both back ends
 mod versions; // preconditions, repetitions, pages, on both back ends

@@ -49,7 +49,7 @@ fn limit() -> Value {
         json!({
             "capacity": whole(1, 1_000_000_000_000),
             "refill": {
-                "type": "string", "pattern": "^(0|[0-9]{1,10}/[0-9]{0,10}(s|m|h|d|us|ms))$",
+                "type": "string", "pattern": "^(0|[0-9]+/[0-9]*(s|m|h|d))$",
                 "examples": ["50/s", "30/10s", "2000000/d", "0"],
             },
         }),
@@ -65,7 +65,7 @@ pub(super) fn plan() -> Value {
             "route": name(), "method": text(64), "cost": whole(0, 1_000_000_000_000),
         }),
     );
-    object(
+    let mut plan = object(
         &[],
         json!({
             "unlimited": { "type": ["boolean", "null"] },
@@ -73,14 +73,19 @@ pub(super) fn plan() -> Value {
             "sustained": or_null(limit()),
             "failure": {
                 "type": ["string", "null"],
-                "examples": ["closed", "local", "coarse", "open", "0.25"],
+                "pattern": "^(closed|local|coarse|open|[0-9]{1,3}(\\.[0-9]{1,4})?)$",
             },
             "scope": { "enum": ["client", "key", null] },
             "costs": { "type": ["array", "null"], "maxItems": 64, "items": cost },
             "labels": labels(),
             "note": text(1_024),
         }),
-    )
+    );
+    // Limits, or the word that there are none.
+    let unlimited =
+        json!({ "required": ["unlimited"], "properties": { "unlimited": { "const": true } } });
+    plan["anyOf"] = json!([{ "required": ["burst"] }, unlimited]);
+    plan
 }
 
 /// A client.
@@ -175,11 +180,16 @@ fn hash() -> Value {
     json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
 }
 
+/// Of a key: capitals are read too.
+fn key_hash() -> Value {
+    json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" })
+}
+
 /// Stored forms of presented keys.
 pub(super) fn lookup() -> Value {
     json!({
         "type": "object", "required": ["hashes"],
-        "properties": { "hashes": { "type": "array", "maxItems": 1_000, "items": hash() } },
+        "properties": { "hashes": { "type": "array", "maxItems": 1_000, "items": key_hash() } },
     })
 }
 

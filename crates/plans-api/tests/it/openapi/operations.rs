@@ -99,7 +99,7 @@ impl Operation {
 
     fn paged(self) -> Self {
         self.param("limit", json!({ "type": "integer", "minimum": 1, "maximum": 500 }))
-            .param("cursor", text(256))
+            .param("cursor", text(1_024))
     }
 
     fn reason(self) -> Self {
@@ -241,7 +241,7 @@ fn clients() -> Vec<Operation> {
             "inspectLimit",
             "How a client's bucket stands, as a live gateway reads it",
         )
-        .param("key", text(256))
+        .param("key", text(1_024))
         .gives(any_object),
         Operation::new(
             ("POST", "/v1/clients/{id}/limit:reset"),
@@ -269,7 +269,7 @@ fn keys() -> Vec<Operation> {
     };
     vec![
         Operation::new(("GET", ALL), "listKeys", "All keys, or those of a client")
-            .param("client", text(64))
+            .param("client", text(1_024))
             .gives_page::<KeyObject>(),
         Operation::new(("POST", ALL), "createKey", "Make a key; it is shown in this answer alone")
             .reason()
@@ -340,7 +340,7 @@ fn shadow() -> Vec<Operation> {
         .by_id("^[0-9A-Za-z-]{1,128}$")
         .gives_one::<Explanation>(),
         Operation::new(("GET", "/v1/shadow/usage"), "usage", "Exact minutes of a client")
-            .param("client", text(64))
+            .param("client", text(1_024))
             .gives(any_object),
     ]
 }
@@ -369,8 +369,8 @@ fn keeping() -> Vec<Operation> {
     .reason()
     .gives_one::<Restored>();
     restore.body = Some(Body {
-        media: "application/x-ndjson",
-        schema: json!({ "type": "string" }),
+        media: "application/octet-stream",
+        schema: json!({ "type": "string", "format": "binary" }),
         required: true,
     });
     vec![
@@ -387,9 +387,9 @@ fn keeping() -> Vec<Operation> {
             .body(bodies::reason(), false)
             .gives_changed::<TokenObject>(),
         Operation::new(("GET", "/v1/audit"), "listAudit", "Who changed what, newest first")
-            .param("actor", text(256))
-            .param("kind", text(64))
-            .param("id", text(128))
+            .param("actor", text(1_024))
+            .param("kind", text(1_024))
+            .param("id", text(1_024))
             .param("since", json!({ "type": "integer", "minimum": 0, "maximum": i64::MAX }))
             .gives_page::<AuditRow>(),
         Operation::new(
