@@ -5,6 +5,7 @@ mod stage; // what the stories share
 mod one_limit; // a client's limit holds wherever its requests go
 mod plan_change; // from the operator's command to every gateway
 mod store_loss; // Redis frozen and back, plans-api gone
+mod control_loss; // its database gone or frozen, its switch, its poison
 mod rollout; // shadow, gate, enforce, back
 mod first_hour; // what a newcomer types
 mod long_bodies; // they pass, and nothing stays

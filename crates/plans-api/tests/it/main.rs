@@ -17,6 +17,7 @@ mod cases; // the numbered ones of these
 mod suite; // runs them
 mod access; // who may call what
 mod gate; // enforcing everybody
+mod poison; // what is refused at the first door
 mod killswitch; // everybody into shadow
 mod doorbell; // changes made elsewhere
 mod room; // a full disk, and room again

@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::postgres::Postgres;
-use crate::{cases, killswitch, scenarios};
+use crate::{cases, killswitch, poison, scenarios};
 
 macro_rules! suite {
     ($($module:ident :: $name:ident),* $(,)?) => {
@@ -49,5 +49,6 @@ suite! {
     scenarios::what_is_known_twice_or_not_at_all_is_refused,
     scenarios::a_row_damaged_by_hand_hides_no_other_and_can_be_written_anew,
     scenarios::no_control_character_comes_in_anywhere,
+    poison::f33_no_poisoned_plan_comes_in_by_the_api,
     killswitch::it_is_set_for_all_told_to_gateways_and_cleared_by_its_id,
 }
