@@ -270,3 +270,6 @@ impl Folder {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

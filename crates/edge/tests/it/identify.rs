@@ -65,8 +65,8 @@ async fn with_another_pepper_no_caller_is_blamed_and_the_gateway_is_not_ready() 
     assert_eq!(world.request(&key, &route("orders")).await, Err(Refusal::NoPolicy));
 
     plane.other_pepper.store(false, Ordering::Relaxed);
-    plane.forget_log();
     plane.other_write();
+    plane.forget_log();
     until("it is mended", || world.edge.is_ready()).await;
     assert_eq!(world.request("key-a", &route("orders")).await, Ok(()));
     let key = ApiKey::generate(KeyEnv::Live, &other).unwrap().text;
