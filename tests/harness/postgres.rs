@@ -7,6 +7,7 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 
 use anyhow::Context as _;
+use rustix::process::{Pid, Signal};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::process::{Child, Launcher, START_MAX, eventually, find_program, free_port};
@@ -72,6 +73,26 @@ impl Postgres {
         self.child.take().context("Postgres is not running")?.kill()
     }
 
+    /// SIGSTOP to the server and all of its processes: connections stay, and nobody answers.
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.signal_all(Signal::STOP)
+    }
+
+    /// SIGCONT: as if nothing had been.
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.signal_all(Signal::CONT)
+    }
+
+    fn signal_all(&self, signal: Signal) -> anyhow::Result<()> {
+        let server = self.child.as_ref().context("Postgres is not running")?.id();
+        for id in children_of(server)?.into_iter().chain([server]) {
+            let pid = i32::try_from(id).ok().and_then(Pid::from_raw).context("a process id")?;
+            // One that has ended by itself needs no signal.
+            let _ended = rustix::process::kill_process(pid, signal);
+        }
+        Ok(())
+    }
+
     /// As settings spell it.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
@@ -97,6 +118,23 @@ impl Postgres {
         connection.close().await?;
         Ok(done.rows_affected())
     }
+}
+
+/// Processes whose parent this is.
+fn children_of(parent: u32) -> anyhow::Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc").context("/proc")? {
+        let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // A process may end between listing and reading. Its name may hold anything but is in brackets.
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        let of = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        if of.is_some_and(|of| of == parent.to_string()) {
+            children.push(id);
+        }
+    }
+    Ok(children)
 }
 
 fn cluster(data: &Path) -> OsString {

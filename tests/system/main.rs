@@ -6,6 +6,7 @@ mod one_limit; // a client's limit holds wherever its requests go
 mod plan_change; // from the operator's command to every gateway
 mod catalog; // one client's own limits, keys from elsewhere
 mod store_loss; // Redis frozen and back, plans-api gone
+mod control_loss; // its database gone or frozen, its switch, its poison
 mod rollout; // shadow, gate, enforce, back
 mod first_hour; // what a newcomer types
 mod apart; // three programs, started by hand

@@ -70,7 +70,10 @@ impl From<sqlx::Error> for SqlError {
                 code if code.parse::<i64>().is_ok_and(|code| code & 0xff == 19) => {
                     SqlError::Constraint(named.unwrap_or_else(|| told.message().to_owned()), error)
                 }
-                "5" | "6" | "261" | "517" | "40001" | "40P01" | "55P03" => SqlError::Busy(error),
+                // 57014: the wait for a lock was as long as a statement may take.
+                "5" | "6" | "261" | "517" | "40001" | "40P01" | "55P03" | "57014" => {
+                    SqlError::Busy(error)
+                }
                 code if code.starts_with("57P") || code.starts_with("08") => SqlError::Gone(error),
                 code if writes::is_unwritable(code) => {
                     SqlError::Unwritable(told.message().to_owned(), error)

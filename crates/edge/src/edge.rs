@@ -170,6 +170,10 @@ impl<S: BucketStore> Edge<S> {
     }
 
     async fn key_holder(&self, presented: Presented<'_>) -> Result<Arc<Known>, Refusal> {
+        if self.shelf.current().is_none() {
+            // Whoever holds it, there are no terms: nobody needs to be asked, or to wait.
+            return Err(Refusal::NoPolicy);
+        }
         let now_ms = self.clock.now().us() / 1_000;
         match identify::holder(presented, &self.keys, &self.pepper, now_ms).await {
             // Ours is the mistake, so it is not told as the caller's.

@@ -77,6 +77,7 @@ pub struct EdgeMetrics {
     pub(crate) revision: Gauge,
     pub(crate) policy_age_seconds: Gauge,
     pub(crate) objects_rejected: Gauge,
+    pub(crate) objects_skipped: Counter,
     pub(crate) revision_saved: Gauge,
     pub(crate) state_unsaved: Gauge,
     pub(crate) state_failures: Counter,
@@ -115,6 +116,7 @@ impl EdgeMetrics {
             revision: Gauge::default(),
             policy_age_seconds: Gauge::default(),
             objects_rejected: Gauge::default(),
+            objects_skipped: Counter::default(),
             revision_saved: Gauge::default(),
             state_unsaved: Gauge::default(),
             state_failures: Counter::default(),
@@ -133,6 +135,11 @@ impl EdgeMetrics {
     }
 
     fn add_state(&self, registry: &mut Registry) {
+        registry.register(
+            "weir_policy_objects_skipped",
+            "Versions of objects that were told and are not valid",
+            self.objects_skipped.clone(),
+        );
         registry.register(
             "weir_policy_revision_saved",
             "Policy revision that a restart would begin with",

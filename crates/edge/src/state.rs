@@ -28,7 +28,7 @@ pub(crate) use policy::KeptPolicy;
 
 const LOG: &str = "keys.log";
 const MARK: &str = "keys.mark";
-const LOCK: &str = "lock";
+const LOCK: &str = "policy.lock";
 /// Longest mark that is read, in bytes.
 const MARK_BYTES_MAX: u64 = 4_096;
 /// Longest log that is read, in bytes; a million keys and as many changes fit.
@@ -270,3 +270,6 @@ impl Folder {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,7 @@ pub(crate) fn router<S: BucketStore>(
             "policy": asked.is_ready(),
             "revision": asked.revision(),
             "policy_age_seconds": asked.policy_age().map(|age| age.as_secs()),
+            "state_unsaved": asked.metrics().state_is_unsaved(),
             "draining": drain.is_started(),
             "kill_switch": kill_switch.is_set(),
             "configuration_stale": last.is_some_and(|last| !last.errors.is_empty()),

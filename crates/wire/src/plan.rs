@@ -272,6 +272,9 @@ fn parse_costs(
         let route = fields.text("route", problems).map(ToOwned::to_owned);
         let method = fields.text("method", problems).map(ToOwned::to_owned);
         let cost = fields.whole("cost", ErrorCode::CostOutOfRange, problems);
+        if fields.get("cost").is_none() {
+            fields.missing("cost", problems);
+        }
         match &route {
             None => fields.missing("route", problems),
             Some(route) => {

@@ -142,8 +142,11 @@ impl Feed {
             };
             match round {
                 Round::Feed => {
+                    // Snapshots that lead nowhere are to become rare.
+                    if !resync {
+                        pause = *BACKOFF.start();
+                    }
                     resync = false;
-                    pause = *BACKOFF.start();
                     continue;
                 }
                 Round::Snapshot => resync = true,
@@ -324,13 +327,17 @@ impl Feed {
     pub(super) fn put_in_force(&self, book: PlanBook, target: &Target<'_>) -> Offer {
         let (revision, gateways) = (book.revision(), book.live_gateways());
         let switch = book.killswitch().cloned();
-        let rejected = self.rejected(&book).len();
+        let rejected = self.rejected(&book);
+        let before = target.shelf.book().map(|book| self.rejected(&book)).unwrap_or_default();
+        let skipped = rejected.iter().filter(|report| !before.contains(report)).count();
         let offer = target.shelf.offer(book);
         if offer == Offer::Taken {
+            target.metrics.objects_skipped.inc_by(skipped as u64);
             (target.set_fleet)(gateways);
             target.shelf.kill_switch().tell(switch);
             target.metrics.revision.set(i64::try_from(revision).unwrap_or(i64::MAX));
-            target.metrics.objects_rejected.set(i64::try_from(rejected).unwrap_or(i64::MAX));
+            let rejected = i64::try_from(rejected.len()).unwrap_or(i64::MAX);
+            target.metrics.objects_rejected.set(rejected);
         }
         offer
     }

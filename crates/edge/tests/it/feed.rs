@@ -13,7 +13,7 @@ use super::plane::{Committed, Plane};
 use super::world::{World, route, until};
 
 #[derive(Debug, Clone)]
-enum Act {
+pub(crate) enum Act {
     Plan(usize, u64),
     Broken(usize),
     Delete(usize),
@@ -28,7 +28,7 @@ enum Act {
     Rest,
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let plan = 0..4_usize;
     let act = prop_oneof![
         8 => (plan.clone(), 1..100_u64).prop_map(|(plan, size)| Act::Plan(plan, size)),
@@ -49,7 +49,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 const PLANS: [&str; 4] = ["free", "pro", "team", "vast"];
 
-fn act(plane: &Plane, act: &Act, histories: &mut usize) {
+pub(crate) fn act(plane: &Plane, act: &Act, histories: &mut usize) {
     match *act {
         Act::Plan(plan, size) => drop(plane.put_plan(PLANS[plan], size, "1/s")),
         Act::Broken(plan) => drop(plane.put_broken_plan(PLANS[plan])),
@@ -70,7 +70,7 @@ fn act(plane: &Plane, act: &Act, histories: &mut usize) {
 
 /// The book is what was committed at its revision, except that of a plan whose version is not
 /// valid an older one may be in force, or none.
-fn check(book: &PlanBook, plane: &Plane) -> Result<(), TestCaseError> {
+pub(crate) fn check(book: &PlanBook, plane: &Plane) -> Result<(), TestCaseError> {
     let at = (book.history().to_owned(), book.revision());
     let committed: Option<Committed> = plane.committed.lock().get(&at).cloned();
     prop_assert!(committed.is_some(), "{at:?} was never committed");

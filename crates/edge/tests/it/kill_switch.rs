@@ -111,8 +111,8 @@ async fn what_the_control_plane_says_of_it_is_told_on_and_an_own_one_is_named() 
     let says = |id: &str| matches!(&*told.borrow(), ToldSwitch::Set(set) if set.id == id);
     until("the switch", || says("inc-7")).await;
     assert!(!switch.is_set(), "what becomes of it is the rim's business");
-    plane.forget_log();
     plane.set_killswitch(None);
+    plane.forget_log();
     until("its end", || *told.borrow() == ToldSwitch::Clear).await;
     switch.set_own(Some("here-1".to_owned()));
     plane.other_write();

@@ -19,7 +19,7 @@ use super::world::{World, route, until};
 const FOLDER: &str = "WEIR_TEST_STATE_FOLDER";
 const NAME: &str = "killed::a_killed_process_leaves_a_whole_state_and_no_revoked_key";
 /// Processes that are killed.
-const ROUNDS: usize = 24;
+const ROUNDS: usize = 15;
 
 #[test]
 fn a_killed_process_leaves_a_whole_state_and_no_revoked_key() {
@@ -32,7 +32,7 @@ fn a_killed_process_leaves_a_whole_state_and_no_revoked_key() {
     let mut random = fastrand::Rng::with_seed(seed);
     for round in 0..ROUNDS {
         let folder = tempfile::tempdir().unwrap();
-        let told = kill_one(folder.path(), 5 + random.usize(..60));
+        let told = kill_one(folder.path(), 5 + random.usize(..30));
         let damage = ["none", "policy.a", "policy.b", "keys.log", "keys.mark"];
         let damaged = damage[round % damage.len()];
         spoil(&folder.path().join(damaged), &mut random);

@@ -15,6 +15,7 @@ mod feed; // the policy never goes back
 mod lookup; // one question for each key, and bounds of them
 mod poison; // one bad object never touches another client
 mod state; // what the disk brings back, and what it never does
+mod fleet; // several of them, over their lives
 mod killed; // a process that is killed while it writes
 mod shadow; // shadow changes nothing for anybody
 mod kill_switch; // nobody is refused, and all is decided as before

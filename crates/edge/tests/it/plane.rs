@@ -34,6 +34,8 @@ struct State {
     rollout: Option<RolloutValue>,
     killswitch: Option<KillswitchValue>,
     log: Vec<Change>,
+    /// Changes up to this revision are not in the log any more.
+    forgotten: u64,
 }
 
 #[derive(Debug, Default)]
@@ -273,11 +275,9 @@ impl Plane {
 
     /// The change log no longer reaches back.
     pub(crate) fn forget_log(&self) {
-        self.state.lock().log.clear();
-        self.state.lock().log.push(Change {
-            revision: u64::MAX,
-            object: Object::Plan { id: "mark".to_owned(), value: None },
-        });
+        let mut state = self.state.lock();
+        state.log.clear();
+        state.forgotten = state.head;
     }
 
     /// Comes back with what an older backup holds, as a new history far above the old one.
@@ -287,6 +287,7 @@ impl Plane {
         state.head += 1_000_000;
         state.plans.remove(without_plan);
         state.log.clear();
+        state.forgotten = state.head;
         self.remember(&state);
         drop(state);
         self.changed.notify_waiters();
@@ -324,8 +325,7 @@ impl Plane {
 
     fn answer(&self, request: &FeedRequest) -> Result<Option<FeedAnswer>, FeedError> {
         let state = self.state.lock();
-        let reaches_back = state.log.iter().all(|change| change.revision < u64::MAX)
-            || request.after == state.head;
+        let reaches_back = state.forgotten <= request.after;
         let is_ahead = request.after > state.head;
         if request.history != state.history || !reaches_back || is_ahead {
             return Err(FeedError::HistoryGone);
@@ -371,8 +371,7 @@ impl ControlPlane for Plane {
                 return Err(FeedError::Away(gone("away")));
             }
             self.snapshots.fetch_add(1, Ordering::SeqCst);
-            let mut state = self.state.lock();
-            state.log.retain(|change| change.revision < u64::MAX);
+            let state = self.state.lock();
             let pepper_id = match self.other_pepper.load(Ordering::Relaxed) {
                 true => "another".to_owned(),
                 false => pepper().id(),

@@ -131,6 +131,7 @@ pub(crate) struct World<S = MemoryStore> {
 }
 
 pub(crate) struct Setting {
+    pub(crate) gateway: String,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) deadline: Duration,
     pub(crate) records_per_s: u32,
@@ -143,6 +144,7 @@ pub(crate) struct Setting {
 impl Default for Setting {
     fn default() -> Setting {
         Setting {
+            gateway: "gateway-1".to_owned(),
             clock: Arc::new(ManualClock::default()),
             // Nothing here tests how late a store may be: slow machines must not decide.
             deadline: Duration::from_secs(5),
@@ -183,7 +185,7 @@ impl<S: BucketStore> World<S> {
         };
         let limiter = Limiter::new(Arc::clone(&store), Arc::clone(&clock), limits);
         let settings = EdgeSettings {
-            gateway: "gateway-1".to_owned(),
+            gateway: setting.gateway,
             build: "test".to_owned(),
             ops_url: None,
             routes: vec!["orders".to_owned()],

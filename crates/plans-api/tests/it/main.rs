@@ -16,6 +16,7 @@ mod scenarios; // what must hold on both back ends
 mod cases; // the numbered ones of these
 mod prune; // files that also take away
 mod poison; // rows that do not read
+mod first_door; // what is refused before it is stored
 mod suite; // runs them
 mod audit; // the chain of the audit
 mod backup; // everything as a file, and back

@@ -3,7 +3,8 @@
 use crate::api::Api;
 use crate::postgres::Postgres;
 use crate::{
-    approvals, audit, backup, cases, catalog, codes, killswitch, poison, prune, scenarios, versions,
+    approvals, audit, backup, cases, catalog, codes, first_door, killswitch, poison, prune,
+    scenarios, versions,
 };
 
 macro_rules! suite {
@@ -64,6 +65,7 @@ suite! {
     audit::the_audit_is_found_by_actor_object_and_time,
     backup::what_was_revoked_after_a_backup_stays_revoked,
     backup::a_file_that_cannot_be_used_says_why_and_changes_nothing,
+    first_door::f33_no_poisoned_plan_comes_in_by_the_api,
     killswitch::it_is_set_for_all_told_to_gateways_and_cleared_by_its_id,
     catalog::a_client_has_limits_of_its_own_until_they_end,
     catalog::an_override_is_checked_and_the_database_checks_it_again,
