@@ -25,6 +25,7 @@ mod proxy; // what a request costs, against other proxies
 mod balancers; // what a balancer before gateways saves
 mod relay; // a line that can be slow or dead
 mod propagate; // how soon a change is in force everywhere
+mod control; // the control plane away, poisoned, stolen
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -49,7 +50,8 @@ usage: cargo lab incident     [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab overload     [--quick] [--seed N] [--json] [--sabotage NAME]
        cargo lab proxy        [--quick] [--seed N] [--before LAB] [--json] [--sabotage NAME]
        cargo lab balancers    [--quick] [--seed N] [--json] [--sabotage NAME]
-       cargo lab propagate    [--quick] [--seed N] [--json] [--sabotage NAME]";
+       cargo lab propagate    [--quick] [--seed N] [--json] [--sabotage NAME]
+       cargo lab control      [--quick] [--seed N] [--json] [--sabotage NAME]";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
@@ -173,6 +175,7 @@ impl Flags {
                 proxy::run(self.quick, self.seed, before, self.sabotage.as_deref()).await
             }
             "propagate" => propagate::run(self.quick, self.seed, self.sabotage.as_deref()).await,
+            "control" => control::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             "balancers" => balancers::run(self.quick, self.seed, self.sabotage.as_deref()).await,
             other => bail!("there is no experiment `{other}`"),
         }

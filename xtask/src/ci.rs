@@ -124,6 +124,16 @@ const LAB: &[Experiment] = &[
         ],
     },
     Experiment {
+        words: &["control", "--quick"],
+        must_pass: MustPass::Here,
+        planted: &[
+            counts("forgetful-gateway", "effect_on_known_clients"),
+            counts("lost-state", "restarted_first_decision_seconds"),
+            counts("careless-hand", "other_clients_touched"),
+            counts("leaky-note", "usable_keys_in_dump"),
+        ],
+    },
+    Experiment {
         words: &["decide", "--quick"],
         must_pass: MustPass::OnAQuietMachine,
         planted: &[times("spelled-key", "wide_weir_ns"), times("no-lease", "hot_weir_ns")],

@@ -186,15 +186,20 @@ fn values(plan: &PlanRow) -> [Value; 14] {
 /// A plan from its row.
 pub(super) fn plan_of(row: &Row) -> Result<PlanRow, StoreError> {
     let name = row.text("name")?;
+    // What is half there, or negative, is no number of another meaning.
     let limit = |capacity, tokens, per_us| {
-        Ok::<_, StoreError>(match row.count_or_null(capacity)? {
-            None => None,
-            Some(capacity) => Some(LimitValue {
-                capacity,
-                tokens: row.count_or_null(tokens)?.unwrap_or(0),
-                per_us: row.count_or_null(per_us)?.unwrap_or(0),
-            }),
-        })
+        let found =
+            [row.int_or_null(capacity)?, row.int_or_null(tokens)?, row.int_or_null(per_us)?];
+        match found.map(|number| number.map(u64::try_from)) {
+            [None, None, None] => Ok(None),
+            [Some(Ok(capacity)), Some(Ok(tokens)), Some(Ok(per_us))] => {
+                Ok(Some(LimitValue { capacity, tokens, per_us }))
+            }
+            _ => {
+                let reason = format!("{capacity}, {tokens}, {per_us} are {found:?}");
+                Err(StoreError::Damaged { kind: "plan", id: name.clone(), reason })
+            }
+        }
     };
     Ok(PlanRow {
         burst: limit("burst_capacity", "burst_tokens", "burst_per_us")?,

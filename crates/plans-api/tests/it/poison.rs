@@ -52,6 +52,11 @@ pub(crate) async fn c08_a_damaged_key_client_or_rollout_holds_up_nobody_else(api
     let listed = api.viewer.keys(None).await.unwrap();
     assert_eq!(listed.len(), 2, "one that cannot be read hides no other: {listed:?}");
 
+    let odd = "update plan set burst_tokens = -5";
+    past_all_doors(api, ("plan", "plan_burst_refill"), odd).await;
+    let plan = api.gateway.snapshot().await.unwrap().plans.pop().unwrap();
+    assert!(plan.check().is_err(), "a negative refill is no allowance without one: {plan:?}");
+
     let odd = "update rollout_rule set phase = 'maybe'";
     past_all_doors(api, ("rollout_rule", "rollout_rule_phase"), odd).await;
     let snapshot = api.gateway.snapshot().await.unwrap();
