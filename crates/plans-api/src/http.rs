@@ -314,13 +314,13 @@ async fn let_in(
         Method::HEAD => "GET",
         ref method => method.as_str(),
     };
+    if !methods::allows(request.method(), path.as_str(), request.uri().path()) {
+        return Ok(methods::refused(Some(path), request.uri().clone()).await);
+    }
     let route = verbs::line_of(ROUTES, method, path.as_str(), request.uri().path())?;
     if !route.needs.lets_in(caller.role) {
         let detail = format!("a {} may not call {method} {}", caller.role.name(), route.path);
         return Err(ErrorBody::new(ErrorCode::RoleTooSmall, detail).into());
-    }
-    if !methods::allows(request.method(), path.as_str(), request.uri().path()) {
-        return Ok(methods::refused(Some(path), request.uri().clone()).await);
     }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)

@@ -7,7 +7,7 @@ use edge::Refusal;
 use edge::limiter::Clock as _;
 use wire::key::KeyHash;
 use wire::plan::LimitValue;
-use wire::policy::{KeyState, KeyValue, OverrideValue, SecretValue};
+use wire::policy::{FeedRequest, KeyState, KeyValue, OverrideValue, SecretValue};
 
 use super::plane::Plane;
 use super::world::{World, forwarded, pepper, route, until};
@@ -63,7 +63,7 @@ async fn forwarded_or_told(world: &World) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn own_limits_that_cannot_be_right_refuse_that_client_alone() {
+async fn own_limits_that_cannot_be_right_leave_that_client_as_it_was_and_are_named() {
     let plane = plane_with("key-a");
     plane.put_client("zeta", "pro");
     plane.put_key("key-z", "zeta", KeyState::Active);
@@ -72,8 +72,10 @@ async fn own_limits_that_cannot_be_right_refuse_that_client_alone() {
     assert_eq!(world.request("key-a", &orders).await, Ok(()));
     let revision = plane.put_override("acme", Some(burst_of(0, u64::MAX)));
     until("the override", || plane.acknowledged() >= revision).await;
-    assert_eq!(world.request("key-a", &orders).await, Err(Refusal::PlanInvalid));
+    assert_eq!(forwarded_or_told(&world).await, Some(10), "the last valid version stays");
     assert_eq!(world.request("key-z", &orders).await, Ok(()));
+    let named = |request: &FeedRequest| request.rejected.iter().any(|one| one.id == "acme");
+    until("it is named", || plane.requests.lock().last().is_some_and(named)).await;
     let revision = plane.put_override("acme", None);
     until("it is mended", || plane.acknowledged() >= revision).await;
     assert_eq!(world.request("key-a", &orders).await, Ok(()));

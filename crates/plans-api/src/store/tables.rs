@@ -88,7 +88,7 @@ pub(super) static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         ),
         table(
             "api_key_secret",
-            "hash bytes, key_id text, algorithm text, valid_until int, created_at int, \
+            "hash bytes, key_id text, algorithm text, valid_until int, created_at count, \
              last_used_at int",
             1,
         ),
@@ -100,7 +100,7 @@ pub(super) static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         ),
         table(
             "operator_token",
-            "id text, hash bytes, name text, role text, machine int, created_at int, \
+            "id text, hash bytes, name text, role text, machine count, created_at int, \
              expires_at int, last_used_at int, revoked_at int",
             1,
         ),
