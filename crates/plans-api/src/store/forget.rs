@@ -17,11 +17,7 @@ impl PlanStore {
         let mut writing = self.begin(stamp).await?;
         let row = writing
             .tx
-            .row(
-                "select id, boot, build, ops_url, routes, applied, rejected, seen_at from gateway \
-                 where id = $1",
-                [id.into()],
-            )
+            .row("select * from gateway where id = $1", [id.into()])
             .await?
             .ok_or_else(|| StoreError::NotFound { kind: "gateway", id: id.to_owned() })?;
         let gateway = gateway_of(&row, writing.now().saturating_sub(LIVE_MS))?;
