@@ -23,6 +23,8 @@ use crate::output::{Output, Report};
 
 /// Bytes that are read from a log at once.
 const READ_BYTES: usize = 256 << 10;
+/// How a compressed file begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Broken lines that are told with their number.
 const TOLD_MAX: usize = 3;
 
@@ -81,9 +83,15 @@ impl Reading {
         if log == Path::new("-") {
             return self.lines(log, &mut std::io::stdin().lock());
         }
-        let file = File::open(log)
-            .map_err(|error| Failure::usage(format!("{}: {error}", log.display())))?;
-        self.lines(log, &mut BufReader::with_capacity(READ_BYTES, file))
+        let failed = |error: std::io::Error| Failure::usage(format!("{}: {error}", log.display()));
+        let mut file = BufReader::with_capacity(READ_BYTES, File::open(log).map_err(failed)?);
+        if file.fill_buf().map_err(failed)?.starts_with(&GZIP) {
+            let log = log.display();
+            return Err(Failure::usage(format!(
+                "{log} is compressed: zcat {log} | weir replay - …"
+            )));
+        }
+        self.lines(log, &mut file)
     }
 
     fn lines(&mut self, log: &Path, from: &mut impl BufRead) -> Result<(), Failure> {

@@ -235,6 +235,9 @@ fn what_cannot_be_replayed_is_counted_and_never_guessed() {
     let empty = folder.file("empty.log", "");
     assert!(folder.replay(&empty, &[]).ends(13).stderr.contains("the log is empty"));
     folder.replay(Path::new("/nowhere.log"), &[]).ends(64);
+    let compressed = folder.0.path().join("access.log.gz");
+    std::fs::write(&compressed, [0x1f, 0x8b, 8, 0]).unwrap();
+    assert!(folder.replay(&compressed, &[]).ends(64).stderr.contains("zcat"));
     folder.replay(&log, &["--default-plan", "nobody"]).ends(64);
     folder.replay(&log, &["--key-field", "client"]).ends(64);
 }
