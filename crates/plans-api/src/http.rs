@@ -175,7 +175,7 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/v1/shadow/requests/{id}", Needs::Viewer),
     route("GET", "/v1/shadow/usage", Needs::Viewer),
     route("GET", "/v1/gateways", Needs::Viewer),
-    route("POST", "/v1/gateways/{id}", Needs::Admin),
+    route("POST", "/v1/gateways/{id}:forget", Needs::Admin),
     route("POST", "/v1/feed", Needs::Gateway),
     route("GET", "/v1/snapshot", Needs::Gateway),
     route("GET", "/v1/safety-limits", Needs::Service),
