@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 /// Names of plans, clients, routes, rollouts.
 pub(super) const NAME: &str = "^[a-z0-9][a-z0-9._-]{0,63}$";
+/// 32 bytes of a key's stored form.
+pub(super) const KEY_HASH: &str = "^[0-9A-Fa-f]{64}$";
 /// Text without control characters but line ends and tabs.
 pub(super) const TEXT: &str = "^[^\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]*$";
 
@@ -56,9 +58,20 @@ fn limit() -> Value {
     )
 }
 
+fn or_null(schema: Value) -> Value {
+    json!({ "anyOf": [schema, { "type": "null" }] })
+}
+
+/// What happens while the bucket store does not answer.
+fn failure() -> Value {
+    json!({
+        "type": ["string", "null"],
+        "pattern": "^(closed|local|coarse|open|[0-9]{1,3}(\\.[0-9]{1,4})?)$",
+    })
+}
+
 /// A plan.
 pub(super) fn plan() -> Value {
-    let or_null = |schema: Value| json!({ "anyOf": [schema, { "type": "null" }] });
     let cost = object(
         &["route", "cost"],
         json!({
@@ -71,10 +84,7 @@ pub(super) fn plan() -> Value {
             "unlimited": { "type": ["boolean", "null"] },
             "burst": or_null(limit()),
             "sustained": or_null(limit()),
-            "failure": {
-                "type": ["string", "null"],
-                "pattern": "^(closed|local|coarse|open|[0-9]{1,3}(\\.[0-9]{1,4})?)$",
-            },
+            "failure": failure(),
             "scope": { "enum": ["client", "key", null] },
             "costs": { "type": ["array", "null"], "maxItems": 64, "items": cost },
             "labels": labels(),
@@ -93,6 +103,32 @@ pub(super) fn client() -> Value {
     object(&["plan"], json!({ "plan": name(), "name": text(256), "labels": labels() }))
 }
 
+/// A client in a file that is applied: it may say whether the client is suspended.
+fn applied_client() -> Value {
+    let mut client = client();
+    client["properties"]["state"] = json!({ "enum": ["active", "suspended"] });
+    client
+}
+
+/// A client's own limits: any of three, and until when.
+pub(super) fn overriding() -> Value {
+    let mut own = object(
+        &["expires_at"],
+        json!({
+            "burst": or_null(limit()), "sustained": or_null(limit()), "failure": failure(),
+            "expires_at": {
+                "type": "integer", "minimum": 1, "maximum": COUNT_MAX,
+                "description": "in the future, within a year",
+            },
+            "reason": text(1_024),
+        }),
+    );
+    let says = |name: &str, kind: &str| json!({ "required": [name], "properties": { name: { "type": kind } } });
+    own["anyOf"] =
+        json!([says("burst", "object"), says("sustained", "object"), says("failure", "string")]);
+    own
+}
+
 /// A new key.
 pub(super) fn key() -> Value {
     object(
@@ -104,13 +140,40 @@ pub(super) fn key() -> Value {
     )
 }
 
+/// Keys that were made elsewhere.
+pub(super) fn import() -> Value {
+    let key = object(
+        &["sha256", "client"],
+        json!({
+            "sha256": key_hash(), "client": name(), "env": { "enum": ["live", "test", null] },
+            "expires_at": maybe_whole(1, COUNT_MAX),
+        }),
+    );
+    object(
+        &["keys"],
+        json!({
+            "keys": { "type": "array", "minItems": 1, "maxItems": 1_000, "items": key },
+            "reason": text(1_024),
+        }),
+    )
+}
+
+/// Another secret for a key, and how long the present one opens beside it.
+pub(super) fn rotation() -> Value {
+    const YEAR_MS: u64 = 366 * 86_400_000;
+    object(&[], json!({ "overlap_ms": maybe_whole(0, YEAR_MS), "reason": text(1_024) }))
+}
+
 /// A new token.
 pub(super) fn token() -> Value {
     object(
         &["name", "role"],
         json!({
             "name": { "type": "string", "minLength": 1, "maxLength": 128, "pattern": TEXT },
-            "role": { "enum": ["viewer", "operator", "admin", "gateway", "service"] },
+            "role": { "enum": [
+                "viewer", "support", "operator", "admin", "approver", "gateway", "service",
+            ] },
+            "machine": { "type": ["boolean", "null"] },
             "expires_at": maybe_whole(1, COUNT_MAX), "reason": text(1_024),
         }),
     )
@@ -131,7 +194,7 @@ pub(super) fn apply() -> Value {
     };
     object(
         &[],
-        json!({ "plan": by_name(plan()), "client": by_name(client()), "reason": text(1_024) }),
+        json!({ "plan": by_name(plan()), "client": by_name(applied_client()), "reason": text(1_024) }),
     )
 }
 
@@ -143,6 +206,10 @@ pub(super) fn set() -> Value {
             "all": { "type": ["boolean", "null"] },
             "clients": { "type": ["array", "null"], "maxItems": 1_000, "items": name() },
             "phase": { "enum": ["off", "shadow", "enforce"] },
+            "override": {
+                "type": ["boolean", "null"],
+                "description": "where the gate refuses, ask for another person's approval",
+            },
             "reason": text(1_024),
         }),
     )
@@ -161,7 +228,14 @@ pub(super) fn feed() -> Value {
         "required": ["gateway", "boot", "build", "history", "after", "wait_ms", "applied"],
         "properties": {
             "gateway": name(), "boot": text(256), "build": text(256),
-            "ops_url": { "type": ["string", "null"], "maxLength": 256, "pattern": TEXT },
+            "ops_url": {
+                "type": ["string", "null"], "maxLength": 256,
+                "pattern": TEXT.replacen('^', "^https?://", 1),
+            },
+            "killswitch": {
+                "type": ["string", "null"], "pattern": NAME,
+                "description": "the id of a kill switch that was set at the gateway itself",
+            },
             "routes": { "type": "array", "items": { "type": "string" } },
             "history": text(256), "after": whole(0, COUNT_MAX), "wait_ms": whole(0, COUNT_MAX),
             "applied": whole(0, COUNT_MAX),
@@ -180,9 +254,9 @@ fn hash() -> Value {
     json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
 }
 
-/// Of a key: capitals are read too.
+/// Of a key: in either case.
 fn key_hash() -> Value {
-    json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" })
+    json!({ "type": "string", "pattern": KEY_HASH })
 }
 
 /// Stored forms of presented keys.
@@ -193,9 +267,34 @@ pub(super) fn lookup() -> Value {
     })
 }
 
+/// When secrets were last used. Unknown fields are ignored, as in feeds.
+pub(super) fn usage() -> Value {
+    json!({
+        "type": "object", "required": ["gateway", "secrets"],
+        "properties": {
+            "gateway": { "type": "string" },
+            "secrets": { "type": "array", "maxItems": 1_000, "items": {
+                "type": "object", "required": ["hash", "last_used_at"],
+                "properties": { "hash": key_hash(), "last_used_at": whole(0, COUNT_MAX) },
+            } },
+        },
+    })
+}
+
+/// A kill switch under an id of the caller's choice, or of its own.
+pub(super) fn killswitch() -> Value {
+    let id = json!({ "type": ["string", "null"], "pattern": NAME });
+    object(&[], json!({ "id": id, "reason": text(1_024) }))
+}
+
+/// The kill switch that ends.
+pub(super) fn cleared() -> Value {
+    object(&["id"], json!({ "id": name(), "reason": text(1_024) }))
+}
+
 /// A walk along the audit.
 pub(super) fn walk() -> Value {
     let place = object(&["seq", "hash"], json!({ "seq": whole(0, COUNT_MAX), "hash": hash() }));
-    let or_null = json!({ "anyOf": [place, { "type": "null" }] });
-    object(&[], json!({ "after": or_null, "kept": or_null }))
+    let place = or_null(place);
+    object(&[], json!({ "after": place, "kept": place }))
 }

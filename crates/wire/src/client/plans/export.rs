@@ -8,6 +8,7 @@ use crate::policy::{FoundKey, Snapshot};
 
 /// `GET /v1/bootstrap`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BootstrapPage {
     /// The whole policy; in the first page only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
