@@ -41,7 +41,7 @@ impl Feed {
         if self.put_in_force(book, target) == Offer::Stale {
             return false;
         }
-        self.was_heard(heard_ms);
+        self.was_heard(heard_ms, target);
         tracing::info!(revision, history, keys, "policy in force, as the last process left it");
         as_of.is_some()
     }
@@ -75,7 +75,7 @@ impl Feed {
         if self.put_in_force(book, target) == Offer::Taken {
             let AsOf { history, revision } = as_of.clone();
             target.keys.in_step(as_of);
-            self.was_heard(written_at);
+            self.was_heard(written_at, target);
             tracing::warn!(
                 revision,
                 history,

@@ -99,7 +99,10 @@ impl Feed {
     }
 
     /// What a restart begins with was heard at this time, and its keys can be told from others.
-    pub(super) fn was_heard(&self, at_ms: u64) {
+    pub(super) fn was_heard(&self, at_ms: u64, target: &Target<'_>) {
+        if let Some(keeper) = target.keeper {
+            keeper.heard(at_ms);
+        }
         self.heard_us.store(at_ms.saturating_mul(1_000), Ordering::Relaxed);
         self.knew_keys.store(true, Ordering::Relaxed);
     }

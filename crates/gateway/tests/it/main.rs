@@ -58,6 +58,7 @@ mod reload; // a new file while it runs
 mod reload_process; // the same, to the program
 #[cfg(test)]
 mod restart; // a new process in the place of a running one
+mod restart_state; // what it knows without anybody
 #[cfg(test)]
 mod retries; // what is sent again, and what never
 #[cfg(test)]
