@@ -16,7 +16,7 @@ const LENGTHS: &[(&str, usize)] = &[
     ("docs/semantics.md", 220),
     ("docs/glossary.md", 70),
     ("docs/style.md", 200),
-    ("docs/adr/README.md", 30),
+    ("docs/adr/README.md", 60),
     ("migrations/README.md", 30),
 ];
 const ADR_LINES_MAX: usize = 60;

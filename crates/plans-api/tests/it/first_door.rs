@@ -86,7 +86,7 @@ pub(crate) async fn f33_no_poisoned_plan_comes_in_by_the_api(api: &Api) {
         assert!(refused.errors.iter().all(|error| !error.detail.is_empty()), "{case}");
     }
     let raw = async |path: &str, body: String| {
-        let call = Call::new(Method::PUT, path.to_owned()).bytes(body.into_bytes());
+        let call = Call::new(Method::PUT, path.to_owned()).if_absent().bytes(body.into_bytes());
         refusal(api.operator.http().send::<Value>(call).await).status
     };
     let twice = r#"{"burst":{"capacity":5,"capacity":6,"refill":"1/s"}}"#.to_owned();
