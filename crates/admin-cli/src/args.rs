@@ -29,7 +29,9 @@ pub(crate) use self::contracts::{
     Apply, ClientCommand, ClientSet, KeyCommand, LimitCommand, Named, OverrideCommand, OverrideSet,
     PlanCommand, PlanSet, TokenCommand, Validate,
 };
-pub(crate) use self::daily::{ApprovalCommand, KillswitchCommand, RouteCommand, RouteTest, Top};
+#[cfg(feature = "dev")]
+pub(crate) use self::daily::RouteTest;
+pub(crate) use self::daily::{ApprovalCommand, KillswitchCommand, RouteCommand, Top};
 pub(crate) use self::keeping::BackupCommand;
 pub(crate) use self::local::ContextCommand;
 #[cfg(feature = "dev")]
