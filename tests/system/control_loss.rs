@@ -33,7 +33,7 @@ async fn read(control: &Control) -> Result<Value, ClientError> {
 async fn write(control: &Control, capacity: u64) -> Result<Value, ClientError> {
     let call = Call::new(Method::PUT, "/v1/plans/other").query("reason", "test");
     let body = plan(capacity, "1/s", "coarse");
-    control.call(call.json(&body).deadline(TOLD_MAX)).await
+    control.call(call.if_match_or_insist(None).json(&body).deadline(TOLD_MAX)).await
 }
 
 /// Refused as unavailable; a wait that ends without an answer is none.

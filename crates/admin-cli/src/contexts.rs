@@ -152,7 +152,12 @@ pub(crate) fn resolve(globals: &Globals) -> Result<Target, Failure> {
     if globals.addr.is_some() {
         target.ignored = Some("WEIR_ADDR and WEIR_TOKEN count for nothing beside --context");
     } else if let Some(token) = &globals.token {
-        target.token = Some(token.clone());
+        if context_said {
+            target.ignored = Some("WEIR_TOKEN counts for nothing beside --context");
+        } else {
+            target.token = Some(token.clone());
+            target.source = format!("WEIR_TOKEN, at the address of {}", target.source);
+        }
     }
     Ok(target)
 }

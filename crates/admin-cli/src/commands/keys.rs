@@ -20,6 +20,7 @@ const FIELDS: &[&str] =
     &["id", "client", "env", "state", "expires_at", "created_at", "created_by", "revision"];
 
 pub(crate) async fn run(command: KeyCommand, session: &Session<'_>) -> Result<Report, Failure> {
+    no_whole_key(&command)?;
     match command {
         KeyCommand::Create { client, env, expires_in, change } => {
             let reason = session.reason(&change)?;
@@ -95,6 +96,26 @@ pub(super) fn secret(json: Value, field: &str, id: &str) -> Result<Report, Failu
     let id = text(&json, id);
     let note = format!("{field} {id} made; it is shown this once");
     Ok(Report::new(json, Shown::Text(secret)).named(id).note(note))
+}
+
+/// After a leak the whole key is what one has at hand. It is not sent on, nor shown once more.
+fn no_whole_key(command: &KeyCommand) -> Result<(), Failure> {
+    let id = match command {
+        KeyCommand::Get { id } | KeyCommand::Rotate { id, .. } | KeyCommand::Usage { id } => id,
+        KeyCommand::Disable(named) | KeyCommand::Enable(named) | KeyCommand::Revoke(named) => {
+            &named.id
+        }
+        KeyCommand::Create { .. } | KeyCommand::List { .. } | KeyCommand::Import { .. } => {
+            return Ok(());
+        }
+    };
+    let mut parts = id.splitn(4, '_');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some("weir"), Some(_env), Some(id), Some(_secret)) => {
+            Err(Failure::usage(format!("that is a whole key; say its id alone: {id}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A change of a key's state; all three go the same way.

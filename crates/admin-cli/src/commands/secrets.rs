@@ -4,6 +4,8 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use wire::client::{Call, segment};
 use wire::error::{ErrorCode, FieldError};
@@ -120,19 +122,13 @@ fn parse(file: &str, text: &str) -> Result<Vec<Value>, Vec<FieldError>> {
     };
     let mut keys = Vec::new();
     if text.trim_start().starts_with('[') {
-        match serde_json::from_str::<Vec<Value>>(text) {
+        match serde_json::from_str::<Vec<&RawValue>>(text) {
             Err(error) => wrong(String::new(), format!("is no JSON list: {error}")),
             Ok(items) => {
                 for (index, item) in items.iter().enumerate() {
-                    let field = |name: &str| match item.get(name) {
-                        Some(Value::String(text)) => text.clone(),
-                        Some(Value::Number(number)) => number.to_string(),
-                        _ => String::new(),
-                    };
-                    let row = [field("sha256"), field("client"), field("expires_at"), field("env")];
-                    keys.extend(key(&row.each_ref().map(String::as_str)).map_err(|detail| {
-                        wrong(format!("[{index}]"), detail);
-                    }));
+                    let row = serde_json::from_str::<Row>(item.get());
+                    let key = row.map_err(|error| without_place(&error)).and_then(|row| row.key());
+                    keys.extend(key.map_err(|detail| wrong(format!("[{index}]"), detail)));
                 }
             }
         }
@@ -152,6 +148,33 @@ fn parse(file: &str, text: &str) -> Result<Vec<Value>, Vec<FieldError>> {
         mistakes.push(FieldError { field: file.to_owned(), code: ErrorCode::InvalidValue, detail });
     }
     if mistakes.is_empty() { Ok(keys) } else { Err(mistakes) }
+}
+
+/// A key in a JSON file. What is not read is refused: a misspelt end would be no end.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    sha256: String,
+    client: String,
+    env: Option<String>,
+    expires_at: Option<Value>,
+}
+
+impl Row {
+    fn key(&self) -> Result<Value, String> {
+        let ends = match &self.expires_at {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        key(&[&self.sha256, &self.client, &ends, self.env.as_deref().unwrap_or_default()])
+    }
+}
+
+/// The place is that of the item, and said before.
+fn without_place(error: &serde_json::Error) -> String {
+    let told = error.to_string();
+    told.rsplit_once(" at line ").map_or(told.clone(), |(told, _)| told.to_owned())
 }
 
 /// One key as the API takes it: SHA-256, client, end, kind.
@@ -222,5 +245,25 @@ mod tests {
         assert!(!told[0].contains("secret"), "{told:?}");
         assert_eq!(parse("k", "").unwrap_err().len(), 1);
         assert_eq!(parse("k", "[1, {]").unwrap_err().len(), 1);
+    }
+
+    #[test]
+    fn a_field_that_is_not_read_or_stands_twice_is_a_mistake_and_not_an_endless_key() {
+        let hash = "ab".repeat(32);
+        let item = |more: &str| format!("{{\"sha256\":\"{hash}\",\"client\":\"acme\"{more}}}");
+        let at = "\"2027-01-01T00:00:00Z\"";
+        let text = format!(
+            "[{},{},{},{}]",
+            item(&format!(",\"expire_at\":{at}")),
+            item(",\"client\":\"zeta\""),
+            item(",\"expires_at\":true"),
+            item(&format!(",\"expires_at\":{at}")),
+        );
+        let mistakes = parse("k", &text).unwrap_err();
+        let told: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].contains("[0]") && told[0].contains("expire_at"), "{told:?}");
+        assert!(told[1].contains("[1]") && told[1].contains("client"), "{told:?}");
+        assert!(told[2].contains("[2]") && told[2].contains("true"), "{told:?}");
     }
 }

@@ -101,6 +101,10 @@ fn a_flag_wins_over_the_environment_and_what_counts_for_nothing_is_said() {
     let by_flag = weir(&[&list[..], &["--context", "other"]].concat(), Some(&control)).ends(0);
     assert_eq!(by_flag.stdout, "of-the-other\n");
     assert!(by_flag.stderr.contains("WEIR_ADDR"), "{}", by_flag.stderr);
+    let mut token = command(&[&list[..], &["--context", "other"]].concat());
+    token.env("XDG_CONFIG_HOME", home.path()).env("WEIR_TOKEN", "weiro_of_another-place");
+    let ran = finish(token).ends(0);
+    assert!(ran.stdout == "of-the-other\n" && ran.stderr.contains("WEIR_TOKEN"), "{ran:#?}");
     let both = [&list[..], &["--context", "other", "--addr", &control.addr]].concat();
     weir(&both, None).ends(64);
     let mut env = command(&list);

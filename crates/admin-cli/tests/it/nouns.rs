@@ -292,6 +292,16 @@ fn quiet_says_only_what_went_wrong() {
 }
 
 #[test]
+fn a_whole_key_is_not_sent_on_and_not_shown_again() {
+    let control = Control::start();
+    for verb in ["get", "revoke", "rotate", "usage"] {
+        let ran = control.weir(&["key", verb, "weir_live_k7Q2f9xkda_secretsecret"]).ends(64);
+        assert!(ran.stderr.contains("k7Q2f9xkda"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("secretsecret"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn contexts_are_kept_private_and_used() {
     let control = Control::start();
     let home = tempfile::tempdir().unwrap();
