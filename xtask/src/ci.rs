@@ -115,7 +115,7 @@ const LAB: &[Experiment] = &[
     },
     Experiment {
         words: &["propagate", "--quick"],
-        must_pass: MustPass::Here,
+        must_pass: MustPass::OnAQuietMachine,
         planted: &[
             // Seconds of silence, as below.
             counts("slow-feed", "plan_change_p99_seconds"),
