@@ -9,6 +9,7 @@
 mod known; // one key and its holder
 pub(crate) mod log; // how it stands on disk
 pub(crate) mod lookup; // single flight, paced
+mod recent; // what answers under way cannot know
 mod saving; // what the disk does not know yet
 pub(crate) mod usage; // when keys were used
 
@@ -27,12 +28,10 @@ use crate::metrics::EdgeMetrics;
 
 pub(crate) use known::Known;
 use known::{AsIs, Stored};
+use recent::Happened;
 use saving::Unsaved;
 pub(crate) use saving::{AsOf, Changes};
 
-/// Applied changes that are remembered, to be compared with look-ups under way. An answer older
-/// than all of them is asked for again whatever it is about.
-const RECENT_MAX: usize = 4_096;
 /// The time of last use is written at most this often: a hot key's entry stays unwritten.
 const TOUCH_EVERY_MS: u64 = 1_000;
 
@@ -111,20 +110,6 @@ struct Index {
 struct Slot {
     value: Arc<ClientValue>,
     hashes: Vec<KeyHash>,
-}
-
-/// An applied change of a key or a client.
-#[derive(Debug)]
-struct Happened {
-    revision: u64,
-    subject: Changed,
-    hashes: Vec<KeyHash>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Changed {
-    Key(String),
-    Client(String),
 }
 
 /// What became of an answer.
@@ -239,30 +224,23 @@ impl KeyCache {
         let applied = index.applied;
         let mut unclear = Vec::new();
         for change in changes.iter().filter(|change| change.revision > applied) {
-            if change.object.fault().is_some() {
+            // Sound or not: an answer from before it is out of date.
+            index.happened(change);
+            if change.fault().is_some() {
                 unclear.extend_from_slice(index.concerned(&change.object));
                 continue;
             }
-            let (subject, hashes) = match &change.object {
+            match &change.object {
                 Object::Key { id, value } => {
                     self.apply_key(index, id, value.as_ref(), change.revision);
-                    let secrets = value.as_ref().map_or(&[][..], |key| &key.secrets);
-                    (Changed::Key(id.clone()), secrets.iter().map(|secret| secret.hash).collect())
                 }
                 Object::Client { id, value } => {
                     self.apply_client(index, id, value.as_ref(), change.revision);
-                    (Changed::Client(id.clone()), Vec::new())
                 }
                 Object::Plan { .. }
                 | Object::Rollout { .. }
                 | Object::Killswitch { .. }
-                | Object::Unreadable { .. } => continue,
-            };
-            index.recent.push_back(Happened { revision: change.revision, subject, hashes });
-            if index.recent.len() > RECENT_MAX
-                && let Some(forgotten) = index.recent.pop_front()
-            {
-                index.recent_after = forgotten.revision;
+                | Object::Unreadable { .. } => {}
             }
         }
         index.applied = index.applied.max(revision);
@@ -324,7 +302,7 @@ impl KeyCache {
             return taken;
         }
         let found = answer.found.into_iter().filter(|found| asked.contains(&found.hash));
-        for found in found.filter(is_sound) {
+        for found in found.filter(|found| is_sound(found, answer.revision)) {
             if index.changed_after(answer.revision, &found.hash, Some(&found)) {
                 taken.again.push(found.hash);
             } else {
@@ -344,10 +322,11 @@ impl KeyCache {
         taken
     }
 
-    /// Takes an answer about known keys; what changed meanwhile stays as it was told.
-    pub(crate) fn take_again(&self, answer: LookupAnswer, asked: &[KeyHash]) {
+    /// Takes an answer about known keys; what changed meanwhile stays as it was told. Whether the
+    /// answer knew all that happened.
+    pub(crate) fn take_again(&self, answer: LookupAnswer, asked: &[KeyHash]) -> bool {
         let epoch = self.epoch();
-        drop(self.take(answer, asked, epoch));
+        self.take(answer, asked, epoch).again.is_empty()
     }
 
     /// Takes an answer about keys that were known before a new snapshot.
@@ -355,7 +334,8 @@ impl KeyCache {
         let index = &mut *self.index.lock();
         answer.missing.iter().for_each(|hash| self.remove(index, hash));
         // What fails its check stays as it was known.
-        for found in answer.found.into_iter().filter(is_sound) {
+        let sound = |found: &FoundKey| is_sound(found, answer.revision);
+        for found in answer.found.into_iter().filter(sound) {
             self.put(index, found, Newer::Unknown);
         }
     }
@@ -458,25 +438,10 @@ impl KeyCache {
 }
 
 /// The last door for what a look-up tells. A key that fails it is one that nobody told about.
-fn is_sound(found: &FoundKey) -> bool {
-    let checked = found.key.check().and(found.client.check());
+fn is_sound(found: &FoundKey, as_of: u64) -> bool {
+    let checked = found.check(as_of);
     if let Err(reason) = &checked {
         tracing::warn!(key = found.key.id, reason, "the answer about a key is not valid");
     }
-    checked.is_ok() && found.key.client == found.client.id
-}
-
-impl Index {
-    /// Whether something about a key, or about its holder, was applied that an answer read at
-    /// `revision` cannot know.
-    fn changed_after(&self, revision: u64, hash: &KeyHash, found: Option<&FoundKey>) -> bool {
-        let concerns = |happened: &Happened| {
-            let named = found.is_some_and(|found| match &happened.subject {
-                Changed::Key(id) => *id == found.key.id,
-                Changed::Client(id) => *id == found.client.id,
-            });
-            named || happened.hashes.contains(hash)
-        };
-        self.recent.iter().rev().take_while(|last| last.revision > revision).any(concerns)
-    }
+    checked.is_ok()
 }

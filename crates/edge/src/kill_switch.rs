@@ -69,7 +69,7 @@ impl KillSwitch {
         self.0.own.lock().clone()
     }
 
-    /// A policy that is in force says this about it.
+    /// The control plane says this about it.
     pub(crate) fn tell(&self, switch: Option<KillswitchValue>) {
         let says = switch.map_or(ToldSwitch::Clear, ToldSwitch::Set);
         self.0.told.send_if_modified(|told| {

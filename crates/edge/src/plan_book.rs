@@ -137,6 +137,9 @@ impl Rollout {
     }
 }
 
+/// Plans by name. The next book shares what did not change.
+type Plans = HashMap<Arc<str>, Arc<PlanEntry>>;
+
 /// The policy of one revision.
 #[derive(Debug, Clone, Default)]
 pub struct PlanBook {
@@ -144,10 +147,10 @@ pub struct PlanBook {
     revision: u64,
     live_gateways: u32,
     region: RegionShare,
-    plans: HashMap<String, Arc<PlanEntry>>,
+    plans: Arc<Plans>,
     /// Plans deleted by the last changes: still found until the next ones, so that a client that
     /// was moved off a plan in the same breath never falls between the two.
-    leaving: HashMap<String, Arc<PlanEntry>>,
+    leaving: Plans,
     rollout: Option<Arc<Rollout>>,
     killswitch: Option<KillswitchValue>,
     pepper_id: String,
@@ -173,7 +176,7 @@ impl PlanBook {
             ..PlanBook::default()
         };
         for plan in &snapshot.plans {
-            let last_good = before.and_then(|before| before.plans.get(&plan.name)).cloned();
+            let last_good = before.and_then(|before| before.plans.get(plan.name.as_str())).cloned();
             book.put_plan(plan, last_good);
         }
         if let Some(rollout) = &snapshot.rollout {
@@ -199,10 +202,10 @@ impl PlanBook {
     ) -> PlanBook {
         let kept = |spec: &PlanSpec| {
             let entry = PlanEntry::new(spec, revision, region);
-            let last = before.and_then(|before| before.plans.get(&entry.name));
+            let last = before.and_then(|before| before.plans.get(entry.name.as_str()));
             match last.filter(|last| last.same_terms(&entry)) {
-                Some(last) => (entry.name, Arc::clone(last)),
-                None => (entry.name.clone(), Arc::new(entry)),
+                Some(last) => (Arc::from(entry.name), Arc::clone(last)),
+                None => (Arc::from(entry.name.as_str()), Arc::new(entry)),
             }
         };
         let mut book = PlanBook {
@@ -210,7 +213,7 @@ impl PlanBook {
             revision,
             live_gateways: gateways,
             region,
-            plans: plans.iter().map(kept).collect(),
+            plans: Arc::new(plans.iter().map(kept).collect()),
             ..PlanBook::default()
         };
         book.let_leave(before);
@@ -218,9 +221,9 @@ impl PlanBook {
     }
 
     fn let_leave(&mut self, before: Option<&PlanBook>) {
-        let gone = before.into_iter().flat_map(|before| &before.plans);
+        let gone = before.into_iter().flat_map(|before| before.plans.iter());
         let gone = gone.filter(|(name, _)| !self.plans.contains_key(*name));
-        self.leaving = gone.map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect();
+        self.leaving = gone.map(|(name, entry)| (Arc::clone(name), Arc::clone(entry))).collect();
     }
 
     /// This book with an answer of the feed applied. Changes at or below its revision are known
@@ -306,17 +309,21 @@ impl PlanBook {
                     told: Some(Arc::new(plan.clone())),
                     ..PlanEntry::new(&spec, plan.revision, self.region)
                 };
-                self.plans.insert(plan.name.clone(), Arc::new(entry));
+                self.insert(&plan.name, Arc::new(entry));
             }
             Err(mistakes) => {
                 let reason =
                     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 self.reject("plan", &plan.name, plan.revision, &reason);
                 if let Some(entry) = last_good {
-                    self.plans.insert(plan.name.clone(), entry);
+                    self.insert(&plan.name, entry);
                 }
             }
         }
+    }
+
+    fn insert(&mut self, name: &str, entry: Arc<PlanEntry>) {
+        Arc::make_mut(&mut self.plans).insert(Arc::from(name), entry);
     }
 
     fn put_rollout(&mut self, rollout: &RolloutValue, last_good: Option<Arc<Rollout>>) {
@@ -474,6 +481,8 @@ mod tests {
         assert!(leaving.plan("pro").is_some());
         assert!(leaving.plans().is_empty());
         let client = Object::Client { id: "acme".to_owned(), value: None };
-        assert!(leaving.applied(&answer(8, client)).plan("pro").is_none());
+        assert!(leaving.applied(&answer(8, client.clone())).plan("pro").is_none());
+        let next = with.applied(&answer(7, client));
+        assert!(Arc::ptr_eq(&with.plans, &next.plans), "what did not change is not copied");
     }
 }

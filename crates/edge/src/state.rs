@@ -33,6 +33,8 @@ const LOCK: &str = "policy.lock";
 const MARK_BYTES_MAX: u64 = 4_096;
 /// Longest log that is read, in bytes; a million keys and as many changes fit.
 const LOG_BYTES_MAX: u64 = 1 << 30;
+/// That the control plane was heard is written down this long after it was last, if nothing else is.
+const HEARD_EVERY_MS: u64 = 60_000;
 /// Lines that may be appended before a log is written anew, beside two for each key that is known.
 const LINES_MAX: usize = 10_000;
 
@@ -57,6 +59,18 @@ pub(crate) struct Loaded {
     pub(crate) as_of: Option<AsOf>,
     /// When the control plane had been heard; 0 if unknown.
     pub(crate) heard_ms: u64,
+}
+
+/// What became of a save.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Saved {
+    /// A restart would begin with this.
+    AsOf(AsOf),
+    /// All is written, but known keys are of another history than the policy: they are being asked
+    /// for again.
+    Apart,
+    /// Nothing is: another process writes here.
+    Elsewhere,
 }
 
 /// A state folder, as one process sees it.
@@ -179,16 +193,11 @@ impl Folder {
         Ok(true)
     }
 
-    /// Writes what changed; what is on disk then, or nothing if the folder is another process's.
-    fn save(
-        &mut self,
-        book: Option<&PlanBook>,
-        keys: &KeyCache,
-        heard_ms: u64,
-    ) -> io::Result<Option<AsOf>> {
+    /// Writes what changed.
+    fn save(&mut self, book: &PlanBook, keys: &KeyCache, heard_ms: u64) -> io::Result<Saved> {
         let had_it = self.lock.is_some();
         if !self.take_lock()? {
-            return Ok(None);
+            return Ok(Saved::Elsewhere);
         }
         if !had_it {
             // Another process wrote here since this one looked.
@@ -196,7 +205,6 @@ impl Folder {
             keys.save_everything();
         }
         let as_of = self.save_keys(keys)?;
-        let Some(book) = book else { return Ok(None) };
         if self.stamp.as_ref() != Some(&book.stamp()) {
             policy::write(&self.path, &mut self.generations, book.kept())?;
             self.stamp = Some(book.stamp());
@@ -208,7 +216,7 @@ impl Folder {
         };
         let saved = AsOf { revision, ..as_of };
         self.save_mark(&saved, heard_ms)?;
-        Ok(Some(saved).filter(|saved| saved.history == book.history()))
+        Ok(if saved.history == book.history() { Saved::AsOf(saved) } else { Saved::Apart })
     }
 
     fn save_keys(&mut self, keys: &KeyCache) -> io::Result<Option<AsOf>> {
@@ -262,7 +270,10 @@ impl Folder {
             generation: self.generations.newest,
             heard_ms,
         };
-        let same = |last: &Mark| *last == Mark { heard_ms: last.heard_ms, ..mark.clone() };
+        let same = |last: &Mark| {
+            *last == Mark { heard_ms: last.heard_ms, ..mark.clone() }
+                && heard_ms < last.heard_ms.saturating_add(HEARD_EVERY_MS)
+        };
         if !self.mark.as_ref().is_some_and(same) {
             sealed::write(&self.path, MARK, &serde_json::to_vec(&mark)?)?;
             self.mark = Some(mark);

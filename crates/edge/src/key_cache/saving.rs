@@ -153,10 +153,12 @@ impl KeyCache {
         true
     }
 
-    /// Takes the keys of a file that was exported.
+    /// Takes the keys of a file that was exported. They were read page by page, as of its policy's
+    /// revision or later.
     pub(crate) fn fill(&self, found: Vec<FoundKey>) {
         let index = &mut *self.index.lock();
-        for found in found.into_iter().filter(is_sound).take(self.bounds.known) {
+        let sound = |found: &FoundKey| is_sound(found, u64::MAX);
+        for found in found.into_iter().filter(sound).take(self.bounds.known) {
             let hash = found.hash;
             self.put(index, found, Newer::Wins);
             // Nobody has used it here.

@@ -1,6 +1,8 @@
 //! One change of one object: taken if it passes the last door, else reported, and what was valid last
 //! stays.
 
+use std::sync::Arc;
+
 use wire::killswitch::KillswitchValue;
 use wire::policy::{Change, Object};
 
@@ -9,19 +11,21 @@ use super::PlanBook;
 impl PlanBook {
     pub(super) fn take(&mut self, change: &Change) {
         let (kind, id) = change.object.name();
-        if let Some(reason) = change.object.fault() {
+        if let Some(reason) = change.fault() {
             self.reject(kind, id, change.revision, &reason);
             return;
         }
         let was_rejected = self.rejected.remove(&(kind.to_owned(), id.to_owned())).is_some();
         match &change.object {
             Object::Plan { value: Some(plan), .. } => {
-                let last_good = self.plans.get(&plan.name).cloned();
+                let last_good = self.plans.get(plan.name.as_str()).cloned();
                 self.put_plan(plan, last_good);
             }
             Object::Plan { id, value: None } => {
-                if let Some(entry) = self.plans.remove(id) {
-                    self.leaving.insert(id.clone(), entry);
+                if let Some((name, entry)) =
+                    Arc::make_mut(&mut self.plans).remove_entry(id.as_str())
+                {
+                    self.leaving.insert(name, entry);
                 }
             }
             Object::Rollout { value: Some(rollout), .. } => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use wire::bootstrap::{BOOTSTRAP_BYTES_MAX, Bootstrap};
 
-use super::http::{Feed, Target};
+use super::http::{Feed, News, Target};
 use crate::key_cache::AsOf;
 use crate::plan_book::{Offer, PlanBook};
 
@@ -38,7 +38,7 @@ impl Feed {
         let holds_at = as_of.as_ref().map_or(0, |as_of| as_of.revision);
         let book = PlanBook::from_kept(kept, target.shelf.region(), holds_at);
         let (revision, history) = (book.revision(), book.history().to_owned());
-        if self.put_in_force(book, target) == Offer::Stale {
+        if self.put_in_force(book, News::Older, target) == Offer::Stale {
             return false;
         }
         self.was_heard(heard_ms, target);
@@ -72,7 +72,7 @@ impl Feed {
         target.keys.begin_after(as_of.revision);
         target.keys.fill(keys);
         let book = PlanBook::from_snapshot(&policy, target.shelf.region(), None);
-        if self.put_in_force(book, target) == Offer::Taken {
+        if self.put_in_force(book, News::Older, target) == Offer::Taken {
             let AsOf { history, revision } = as_of.clone();
             target.keys.in_step(as_of);
             self.was_heard(written_at, target);

@@ -2,10 +2,12 @@
 //! the feed, one call after the other, each saying which revision is in force here.
 //!
 //! The other side holds a call back until something has changed, so an idle gateway costs one call
-//! in ten seconds and a change arrives at once; many changes cost one call a second. Nothing here is
+//! in ten seconds and a change arrives at once; many changes cost one call a second, and a backlog is
+//! fetched call after call. Nothing here is
 //! on the path of a request: while the other side is away the last good policy stays, however old
 //! it gets.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,6 +59,15 @@ pub(crate) struct Target<'a> {
     pub(crate) pepper_id: String,
     pub(crate) metrics: &'a EdgeMetrics,
     pub(crate) set_fleet: &'a (dyn Fn(u32) + Send + Sync),
+}
+
+/// How a book that comes into force stands to what the control plane says now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// It is just that.
+    Newest,
+    /// It is from a disk or a file, or more is waiting: what has been said since is not known.
+    Older,
 }
 
 /// What one round of the conversation came to.
@@ -183,7 +194,7 @@ impl Feed {
         self.check_pepper(&snapshot, target);
         let shelf = target.shelf;
         let book = PlanBook::from_snapshot(&snapshot, shelf.region(), shelf.current().as_deref());
-        if self.put_in_force(book, target) == Offer::Stale {
+        if self.put_in_force(book, News::Newest, target) == Offer::Stale {
             tracing::warn!(revision = snapshot.revision, "a snapshot of the past was not taken");
             return Round::Pause;
         }
@@ -235,10 +246,7 @@ impl Feed {
     /// What is told of keys that something unreadable was said about.
     async fn clear_up(&self, plane: &dyn ControlPlane, target: &Target<'_>) {
         let unclear = self.unclear.lock().clone();
-        let take = |answer, asked: &[KeyHash]| {
-            target.keys.take_again(answer, asked);
-            true
-        };
+        let take = |answer, asked: &[KeyHash]| target.keys.take_again(answer, asked);
         if !unclear.is_empty() && self.ask_again(plane, target, &unclear, take).await {
             self.unclear.lock().retain(|hash| !unclear.contains(hash));
         }
@@ -292,7 +300,13 @@ impl Feed {
             return Round::Pause;
         }
         self.heard(target);
-        self.apply(&book, &answer, target);
+        let revision = self.apply(&book, &answer, target);
+        let left = answer.head.saturating_sub(revision);
+        if left > 0 && book.revision() < revision {
+            // The rest first: it is acknowledged with that.
+            pace.took_full(left, Instant::now(), fastrand::f64());
+            return Round::Feed;
+        }
         self.save(target).await;
         pace.took(answer.changes.len(), Instant::now(), fastrand::f64());
         if answer.changes.is_empty() && asked.elapsed() < *BACKOFF.start() {
@@ -317,27 +331,34 @@ impl Feed {
         }
     }
 
-    /// Plans first, then keys and clients: a client never meets a plan that is not there yet.
-    fn apply(&self, book: &PlanBook, answer: &FeedAnswer, target: &Target<'_>) {
+    /// Plans first, then keys and clients: a client never meets a plan that is not there yet. Which
+    /// revision is in force then.
+    fn apply(&self, book: &PlanBook, answer: &FeedAnswer, target: &Target<'_>) -> u64 {
         debug_assert!(answer.changes.len() <= FEED_CHANGES_MAX, "the bound of one answer");
         let next = book.applied(answer);
         let revision = next.revision();
-        self.put_in_force(next, target);
+        let news = if revision < answer.head { News::Older } else { News::Newest };
+        self.put_in_force(next, news, target);
         let unclear = target.keys.apply(&answer.changes, revision);
         self.unclear.lock().extend(unclear);
+        revision
     }
 
-    pub(super) fn put_in_force(&self, book: PlanBook, target: &Target<'_>) -> Offer {
+    pub(super) fn put_in_force(&self, book: PlanBook, news: News, target: &Target<'_>) -> Offer {
         let (revision, gateways) = (book.revision(), book.live_gateways());
         let switch = book.killswitch().cloned();
         let rejected = self.rejected(&book);
         let before = target.shelf.book().map(|book| self.rejected(&book)).unwrap_or_default();
-        let skipped = rejected.iter().filter(|report| !before.contains(report)).count();
+        let before: HashSet<_> = before.iter().map(parts).collect();
+        let skipped = rejected.iter().filter(|report| !before.contains(&parts(report))).count();
         let offer = target.shelf.offer(book);
         if offer == Offer::Taken {
             target.metrics.objects_skipped.inc_by(skipped as u64);
             (target.set_fleet)(gateways);
-            target.shelf.kill_switch().tell(switch);
+            // It may have been set since; that it was cleared since is safe not to know.
+            if news == News::Newest || switch.is_some() {
+                target.shelf.kill_switch().tell(switch);
+            }
             target.metrics.revision.set(i64::try_from(revision).unwrap_or(i64::MAX));
             let rejected = i64::try_from(rejected.len()).unwrap_or(i64::MAX);
             target.metrics.objects_rejected.set(rejected);
@@ -380,6 +401,10 @@ impl Feed {
         rejected.extend(self.wrong_pepper.lock().clone());
         rejected
     }
+}
+
+fn parts(report: &Rejected) -> (&str, &str, u64, &str) {
+    (&report.kind, &report.id, report.revision, &report.reason)
 }
 
 /// Waits until a book is on disk.

@@ -5,11 +5,16 @@
 //! An answer with n changes takes n² from a small stock: single changes go on at once, and changes
 //! that come together are told together from then on. While the stock is empty, calls *begin* at
 //! least [`CALL_EVERY`] apart; one that has waited that long for its answer is followed at once.
+//!
+//! Full answers are a backlog: while another full one is waiting it is fetched at once, and after a
+//! quiet time also what is left. In a storm the rest of a full answer waits its turn, or each
+//! second would cost two calls.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use wire::policy::FEED_CHANGES_MAX;
 
 /// First and longest pause after a call that failed.
 pub(super) const BACKOFF: RangeInclusive<Duration> =
@@ -19,6 +24,8 @@ pub(super) const BACKOFF: RangeInclusive<Duration> =
 const STOCK_MAX: f64 = 20.0;
 /// … and so many a second for long.
 const STOCK_PER_SECOND: f64 = 2.0;
+/// From so much on it has been quiet.
+const STOCK_QUIET: f64 = STOCK_MAX / 2.0;
 /// Least time between the beginnings of two calls while changes are many …
 const CALL_EVERY: Duration = Duration::from_millis(1_030);
 /// … and up to so much more, so that a fleet does not stay in step.
@@ -57,15 +64,30 @@ impl Pace {
     /// A call was answered with so many changes. Of `more` are those that keep a fleet out of step.
     pub(super) fn took(&mut self, changes: usize, now: Instant, more: f64) {
         let changes = f64::from(u32::try_from(changes).unwrap_or(u32::MAX));
-        let elapsed = now.saturating_duration_since(self.counted).as_secs_f64();
-        let grown = elapsed.mul_add(STOCK_PER_SECOND, self.stock).min(STOCK_MAX);
-        self.counted = now;
-        self.stock = changes.mul_add(-changes, grown).max(0.0);
+        self.grow(now);
+        self.stock = changes.mul_add(-changes, self.stock).max(0.0);
         self.every = if self.stock >= 1.0 || changes == 0.0 {
             Duration::ZERO
         } else {
             CALL_EVERY + Duration::from_millis(CALL_EVERY_MORE_MS).mul_f64(more.clamp(0.0, 1.0))
         };
+    }
+
+    /// A call was answered with as many changes as one may hold, and so many `revisions` are left.
+    pub(super) fn took_full(&mut self, revisions: u64, now: Instant, more: f64) {
+        self.grow(now);
+        let full = u64::try_from(FEED_CHANGES_MAX).unwrap_or(u64::MAX);
+        if full <= revisions || STOCK_QUIET <= self.stock {
+            self.every = Duration::ZERO;
+        } else {
+            self.took(FEED_CHANGES_MAX, now, more);
+        }
+    }
+
+    fn grow(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.counted).as_secs_f64();
+        self.stock = elapsed.mul_add(STOCK_PER_SECOND, self.stock).min(STOCK_MAX);
+        self.counted = now;
     }
 }
 
@@ -77,8 +99,19 @@ mod tests {
         start + Duration::from_millis(ms)
     }
 
+    /// One answer; up to where changes are told then.
+    fn take(pace: &mut Pace, told: u64, head: u64, now: Instant) -> u64 {
+        let full = u64::try_from(FEED_CHANGES_MAX).unwrap();
+        let some = (head - told).min(full);
+        match head - told - some {
+            0 => pace.took(usize::try_from(some).unwrap(), now, 0.5),
+            left => pace.took_full(left, now, 0.5),
+        }
+        told + some
+    }
+
     /// Plays `changes` a second for `seconds`: an answer is given as soon as a change is there, and
-    /// holds all that are. The number of calls and the longest time that a change has waited.
+    /// holds all that are, as far as they fit. The number of calls and the longest time that a change has waited.
     fn play(per_second: u64, seconds: u64) -> (u64, u64) {
         let start = Instant::now();
         let mut pace = Pace::new(start);
@@ -95,10 +128,9 @@ mod tests {
             let first = (told + 1) * gap;
             // The other side gathers for a moment.
             now = if first > now { first + 40 } else { now + 1 };
-            let all = now / gap;
+            let head = now / gap;
             longest = longest.max(now - first);
-            pace.took(usize::try_from(all - told).unwrap(), at(start, now), 0.5);
-            told = all;
+            told = take(&mut pace, told, head, at(start, now));
         }
         (calls, longest)
     }
@@ -109,6 +141,28 @@ mod tests {
             let (calls, longest) = play(per_second, 60);
             assert!(calls <= 60 + 20 && (per_second < 100 || calls <= 60), "{per_second}: {calls}");
             assert!(longest < 1_200, "{per_second}: {longest} ms");
+        }
+    }
+
+    #[test]
+    fn a_storm_that_fills_every_answer_costs_one_call_a_second_and_is_kept_up_with() {
+        let (calls, longest) = play(1_000, 120);
+        assert!(calls <= 120 + 20, "{calls}");
+        assert!(longest < 2_300, "{longest} ms");
+    }
+
+    #[test]
+    fn a_backlog_is_fetched_at_once_after_a_quiet_time() {
+        let start = Instant::now();
+        for backlog in [1_500, 9_999, 10_000] {
+            let mut pace = Pace::new(start);
+            let mut told = 0;
+            while told < backlog {
+                assert_eq!(pace.next(start), start, "{told} of {backlog}");
+                pace.begin(start);
+                told = take(&mut pace, told, backlog, start);
+            }
+            assert!(pace.next(start) > start, "and then it may be a storm");
         }
     }
 

@@ -59,6 +59,25 @@ fn load(folder: &Path) -> ReadLog {
     Folder::at(folder).unwrap().read().keys
 }
 
+/// Leaves a folder with so many keys, as a process would.
+pub(super) fn leave(path: &Path, known: u32) {
+    let (mut folder, keys) = (Folder::at(path).unwrap(), cache());
+    keys.fill((0..known).map(found).collect());
+    folder.save(&PlanBook::default(), &keys, 0).unwrap();
+    assert_eq!(load(path).keys.len(), usize::try_from(known).unwrap());
+}
+
+#[test]
+fn when_the_control_plane_was_heard_is_written_once_a_minute() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut folder, keys) = (Folder::at(temporary.path()).unwrap(), cache());
+    for (heard_ms, written) in [(5_000, 5_000), (64_999, 5_000), (65_000, 65_000), (9, 65_000)] {
+        folder.save(&PlanBook::default(), &keys, heard_ms).unwrap();
+        let read = Folder::at(temporary.path()).unwrap().read();
+        assert_eq!(read.heard_ms, written, "heard at {heard_ms}");
+    }
+}
+
 #[test]
 fn a_log_of_many_changes_is_written_anew_and_says_the_same() {
     let temporary = tempfile::tempdir().unwrap();
@@ -76,7 +95,7 @@ fn a_log_of_many_changes_is_written_anew_and_says_the_same() {
         });
         for change in changes {
             keys.apply(std::slice::from_ref(&change), change.revision);
-            folder.save(None, &keys, 0).unwrap();
+            folder.save_keys(&keys).unwrap();
         }
         most = most.max(lines(path));
     }
@@ -93,9 +112,9 @@ fn a_log_of_many_changes_is_written_anew_and_says_the_same() {
 fn more_changes_than_are_remembered_are_all_written() {
     let temporary = tempfile::tempdir().unwrap();
     let (mut folder, keys) = (Folder::at(temporary.path()).unwrap(), cache());
-    folder.save(None, &keys, 0).unwrap();
+    folder.save_keys(&keys).unwrap();
     keys.fill((0..70_000).map(found).collect());
-    folder.save(None, &keys, 0).unwrap();
+    folder.save_keys(&keys).unwrap();
     let log = load(temporary.path());
     assert_eq!((log.keys.len(), log.lost, log.torn), (70_000, 0, false));
     assert_eq!(log.clients["acme"].plan, "pro");
@@ -103,7 +122,7 @@ fn more_changes_than_are_remembered_are_all_written() {
     let before = lines(temporary.path());
     let value = Some(key(5, KeyState::Revoked, 9));
     keys.apply(&[Change { revision: 9, object: Object::Key { id: "id-5".to_owned(), value } }], 9);
-    folder.save(None, &keys, 0).unwrap();
+    folder.save_keys(&keys).unwrap();
     assert_eq!(lines(temporary.path()), before + 1);
     let again = cache();
     assert_eq!(again.restore(load(temporary.path())), 70_000);

@@ -156,6 +156,24 @@ async fn a_bad_object_is_skipped_alone_reported_and_its_last_valid_version_stays
     assert!(plane.requests.lock().last().unwrap().rejected.is_empty());
 }
 
+/// Ten full answers. Time passes only while everybody waits, so what it took is all waiting.
+#[tokio::test(start_paused = true)]
+async fn a_backlog_is_in_force_as_fast_as_it_is_told() {
+    let plane = Plane::new();
+    let world = World::of_plane(plane.clone()).await;
+    plane.cut_feed(true);
+    until("the cut", || plane.is_cut()).await;
+    let (_, before) = plane.head();
+    for number in 0..9_500 {
+        plane.put_client(&format!("client-{number}"), "pro");
+    }
+    plane.cut_feed(false);
+    until("its beginning", || world.edge.revision() > before).await;
+    let began = tokio::time::Instant::now();
+    until("its end", || world.edge.revision() == plane.head().1).await;
+    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
 #[tokio::test]
 async fn after_a_gap_known_keys_are_asked_for_again() {
     let plane = Plane::new();

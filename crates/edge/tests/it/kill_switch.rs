@@ -1,15 +1,24 @@
 //! The kill switch: refusals end at once, decisions go on, and what was wrong stays wrong.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use edge::limiter::Cost;
-use edge::{Refusal, RouteTerms, ToldSwitch};
+use edge::{
+    ControlPlane, FeedError, LookupError, Pending, PolicySource, Refusal, RouteTerms, ToldSwitch,
+};
+use parking_lot::Mutex;
+use tokio::sync::watch;
 use wire::batch::Side;
-use wire::policy::{ClientState, KeyState};
+use wire::policy::{
+    ClientState, FeedAnswer, FeedRequest, KeyState, LookupAnswer, LookupRequest, Snapshot,
+};
 use wire::rollout::Phase;
 
 use super::plane::Plane;
-use super::world::{World, burst, file, forwarded, observed, route, service, terms, until};
+use super::world::{
+    Setting, World, burst, file, forwarded, observed, route, service, terms, until,
+};
 
 #[tokio::test]
 async fn while_it_is_set_nobody_is_refused_and_everybody_is_decided_about() {
@@ -118,4 +127,51 @@ async fn what_the_control_plane_says_of_it_is_told_on_and_an_own_one_is_named() 
     plane.other_write();
     let named = || plane.requests.lock().last().unwrap().killswitch.clone();
     until("the own one", || named().as_deref() == Some("here-1")).await;
+}
+
+/// Notes what is told of the switch whenever it is asked for more.
+struct Watching {
+    plane: Arc<Plane>,
+    told: OnceLock<watch::Receiver<ToldSwitch>>,
+    said: Mutex<Vec<ToldSwitch>>,
+}
+
+impl ControlPlane for Watching {
+    fn snapshot(&self) -> Pending<'_, Result<Snapshot, FeedError>> {
+        self.plane.snapshot()
+    }
+
+    fn feed<'a>(&'a self, request: &'a FeedRequest) -> Pending<'a, Result<FeedAnswer, FeedError>> {
+        let told = self.told.get().map(|told| told.borrow().clone());
+        self.said.lock().extend(told);
+        self.plane.feed(request)
+    }
+
+    fn lookup<'a>(
+        &'a self,
+        request: &'a LookupRequest,
+    ) -> Pending<'a, Result<LookupAnswer, LookupError>> {
+        self.plane.lookup(request)
+    }
+}
+
+#[tokio::test]
+async fn in_the_middle_of_a_backlog_it_is_not_told_to_be_clear() {
+    let folder = tempfile::tempdir().unwrap();
+    let plane = Plane::new();
+    drop(super::state::used(&plane, folder.path()).await.finish().await);
+    for number in 0..1_500 {
+        plane.put_client(&format!("client-{number}"), "pro");
+    }
+    plane.set_killswitch(Some("inc-7"));
+    let snapshots = plane.snapshots.load(Ordering::SeqCst);
+    let watching = Arc::new(Watching { plane, told: OnceLock::new(), said: Mutex::default() });
+    let setting = Setting { state_dir: Some(folder.path().to_owned()), ..Setting::default() };
+    let world = World::new(setting, PolicySource::ControlPlane(watching.clone()));
+    watching.told.set(world.edge.kill_switch().told()).unwrap();
+    let is_set = |told: &ToldSwitch| matches!(told, ToldSwitch::Set(_));
+    until("the switch", || watching.said.lock().last().is_some_and(is_set)).await;
+    assert_eq!(watching.plane.snapshots.load(Ordering::SeqCst), snapshots, "change by change");
+    let said = watching.said.lock().clone();
+    assert!(said.len() >= 3 && !said.contains(&ToldSwitch::Clear), "{said:?}");
 }

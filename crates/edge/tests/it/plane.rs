@@ -216,6 +216,12 @@ impl Plane {
         })
     }
 
+    /// A row as somebody's hand may leave it.
+    pub(crate) fn set_key_revision(&self, text: &str, revision: u64) {
+        let mut state = self.state.lock();
+        state.keys.get_mut(&format!("id-{text}")).unwrap().revision = revision;
+    }
+
     /// Writes of which nobody is told.
     pub(crate) fn quietly(&self, write: impl FnOnce() -> u64) -> u64 {
         let before = self.state.lock().log.len();

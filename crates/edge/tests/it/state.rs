@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use edge::{PolicySource, Refusal};
+use edge::{PolicySource, Refusal, ToldSwitch};
 use wire::policy::KeyState;
 
 use super::plane::Plane;
@@ -29,7 +29,7 @@ fn away(plane: &Plane, away: bool) {
 }
 
 /// A plan, a client, and two keys that have been used and are on disk.
-async fn used(plane: &Arc<Plane>, folder: &Path) -> World {
+pub(crate) async fn used(plane: &Arc<Plane>, folder: &Path) -> World {
     plane.put_plan("pro", 1_000, "0");
     plane.put_client("acme", "pro");
     for key in ["key-a", "key-b"] {
@@ -87,6 +87,37 @@ async fn only_the_owner_reads_what_is_kept_and_no_key_stands_in_it() {
         assert_eq!(mode(&file), 0o600, "{file:?}");
         let text = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
         assert!(!text.contains("key-a\"") && !text.contains(" key-a "), "{file:?}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_from_a_disk_or_a_file_sets_the_kill_switch_and_clears_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (state, file) = (folder.path().join("state"), folder.path().join("bootstrap.json"));
+    let plane = Plane::new();
+    for id in [None, Some("inc-7")] {
+        plane.set_killswitch(id);
+        drop(used(&plane, &state).await.finish().await);
+        std::fs::write(&file, plane.export().to_text()).unwrap();
+        for (state_dir, bootstrap) in [(Some(&state), None), (None, Some(&file))] {
+            away(&plane, true);
+            let (state_dir, bootstrap) = (state_dir.cloned(), bootstrap.cloned());
+            let setting = Setting { state_dir, bootstrap, ..Setting::default() };
+            let world = World::new(setting, PolicySource::ControlPlane(plane.clone()));
+            until("the policy", || world.edge.is_ready()).await;
+            let told = world.edge.kill_switch().told();
+            let says = |id: &str| matches!(&*told.borrow(), ToldSwitch::Set(set) if set.id == id);
+            match id {
+                None => assert_eq!(*told.borrow(), ToldSwitch::Nothing, "it may be set by now"),
+                Some(id) => assert!(says(id), "{:?}", told.borrow()),
+            }
+            away(&plane, false);
+            match id {
+                None => until("its end", || *told.borrow() == ToldSwitch::Clear).await,
+                Some(id) => until("the switch", || says(id)).await,
+            }
+            drop(world.finish().await);
+        }
     }
 }
 
@@ -229,6 +260,9 @@ async fn a_folder_is_written_by_one_process_at_a_time_and_handed_over() {
     let plane = Plane::new();
     let first = used(&plane, folder.path()).await;
     let second = started(&plane, folder.path()).await;
+    let unsaved = |world: &World| world.edge.metrics().state_is_unsaved();
+    until("that nothing of the second one is kept", || unsaved(&second)).await;
+    assert!(!unsaved(&first));
     let log = || std::fs::read(folder.path().join("keys.log")).unwrap();
     let revoked = plane.put_key("key-a", "acme", KeyState::Revoked);
     until("both", || first.edge.revision() >= revoked && second.edge.revision() >= revoked).await;
@@ -238,6 +272,7 @@ async fn a_folder_is_written_by_one_process_at_a_time_and_handed_over() {
     first.edge.leave_state();
     until("the second one's log", || log() != before).await;
     assert!(String::from_utf8(log()).unwrap().starts_with("weir-keys/1 2\n"), "a log of its own");
+    until("that what the second one has is kept", || !unsaved(&second)).await;
     drop(first.finish().await);
     drop(second.finish().await);
     away(&plane, true);

@@ -3,7 +3,7 @@
 
 use limiter_core::{FailurePolicy, Limit};
 
-use super::{ClientValue, KeyValue, Object, OverrideValue};
+use super::{Change, ClientValue, FoundKey, KeyValue, Object, OverrideValue};
 use crate::killswitch::KillswitchValue;
 use crate::name::{Name, NameError};
 use crate::plan::LimitValue;
@@ -33,6 +33,39 @@ impl Object {
             | Object::Killswitch { value: None, .. } => Ok(()),
         };
         checked.err()
+    }
+}
+
+impl Change {
+    /// The same. A key or client whose value bears another revision than the change would outlast
+    /// what is told of it later, or be outlasted by what was told before.
+    pub fn fault(&self) -> Option<String> {
+        let own = match &self.object {
+            Object::Client { value: Some(value), .. } => Some(value.revision),
+            Object::Key { value: Some(value), .. } => Some(value.revision),
+            Object::Client { value: None, .. }
+            | Object::Key { value: None, .. }
+            | Object::Plan { .. }
+            | Object::Rollout { .. }
+            | Object::Killswitch { .. }
+            | Object::Unreadable { .. } => None,
+        };
+        let other = own.filter(|own| *own != self.revision);
+        let differs = |own| format!("revision: {own}, told at {}", self.revision);
+        self.object.fault().or_else(|| other.map(differs))
+    }
+}
+
+impl FoundKey {
+    /// The last door for what an answer as of a revision tells: nothing in it can be newer.
+    pub fn check(&self, as_of: u64) -> Result<(), String> {
+        let told = |of: &str, revision: u64| match revision <= as_of {
+            true => Ok(()),
+            false => Err(format!("{of}.revision: {revision}, told as of {as_of}")),
+        };
+        let newest = told("key", self.key.revision).and(told("client", self.client.revision));
+        let own = self.key.check().and(self.client.check());
+        own.and(same(&self.key.client, &self.client.id)).and(newest)
     }
 }
 
@@ -132,5 +165,35 @@ mod tests {
         assert!(key("", 1).unwrap().starts_with("id: "));
         assert!(key("with space", 1).unwrap().starts_with("id: "));
         assert_eq!(fault(json!({ "kind": "key", "id": "anything", "value": null })), None);
+    }
+
+    #[test]
+    fn a_value_of_another_revision_than_it_is_told_at_is_none_to_rely_on() {
+        let key = json!({
+            "id": "k7Q2f9xkda", "client": "acme", "env": "live", "state": "active",
+            "revision": 7, "secrets": [],
+        });
+        let client = json!({ "id": "acme", "plan": "pro", "state": "active", "revision": 7 });
+        for (kind, value) in [("key", &key), ("client", &client)] {
+            let fault = |revision: u64| {
+                let object = json!({ "kind": kind, "id": value["id"], "value": value });
+                let change = json!({ "revision": revision, "object": object });
+                serde_json::from_value::<Change>(change).unwrap().fault()
+            };
+            assert_eq!(fault(7), None);
+            assert_eq!(fault(6).unwrap(), "revision: 7, told at 6");
+            assert!(fault(8).is_some(), "{kind}");
+        }
+        let mut newer = client.clone();
+        newer["revision"] = json!(8);
+        for (client, expected) in [(&client, None), (&newer, Some("client.revision: 8"))] {
+            let found = json!({ "hash": "00".repeat(32), "key": key, "client": client });
+            let found: FoundKey = serde_json::from_value(found).unwrap();
+            assert!(found.check(6).unwrap_err().starts_with("key.revision: 7"));
+            let told = found.check(7).err();
+            assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
+            assert!(told.unwrap_or_default().starts_with(expected.unwrap_or_default()));
+            assert_eq!(found.check(8), Ok(()));
+        }
     }
 }
