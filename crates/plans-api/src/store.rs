@@ -15,7 +15,9 @@ mod size; // whether gateways can hold them all
 mod clients; // clients
 mod overrides; // their own limits
 mod apply; // many objects at once
-mod keys; // API keys and their look-up
+mod keys; // API keys
+mod lookup; // who shows a key
+mod many; // one statement for many rows
 mod secrets; // their rotation, import and use
 mod rollouts; // phases
 mod killswitch; // everybody into shadow
@@ -26,6 +28,7 @@ mod once; // calls that may be sent twice
 mod audit; // reading the audit
 mod chain; // the audit's hashes
 mod backup; // the whole catalog as lines
+mod ended; // what a restore does not bring back
 pub mod tables; // which tables and columns these have
 
 use std::sync::Arc;
@@ -336,6 +339,27 @@ fn readable<T>(
         }
     }
     Ok(wire::client::plans::Page { items, next })
+}
+
+/// A limit in its three columns. What is half there, or negative, is no number of another meaning.
+fn limit_of(
+    row: &Row,
+    prefix: &str,
+    kind: &'static str,
+    id: &str,
+) -> Result<Option<wire::plan::LimitValue>, StoreError> {
+    let number = |of: &str| row.int_or_null(&format!("{prefix}_{of}"));
+    let found = [number("capacity")?, number("tokens")?, number("per_us")?];
+    match found.map(|number| number.map(u64::try_from)) {
+        [None, None, None] => Ok(None),
+        [Some(Ok(capacity)), Some(Ok(tokens)), Some(Ok(per_us))] => {
+            Ok(Some(wire::plan::LimitValue { capacity, tokens, per_us }))
+        }
+        _ => {
+            let reason = format!("capacity, tokens, per_us of {prefix} are {found:?}");
+            Err(StoreError::Damaged { kind, id: id.to_owned(), reason })
+        }
+    }
 }
 
 /// Labels are for people: damaged ones are none, and nothing else suffers.

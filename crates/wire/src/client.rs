@@ -256,11 +256,7 @@ impl Client {
         Ok(self.exchange(call).await?.1)
     }
 
-    async fn exchange(&self, mut call: Call) -> Result<(u16, Vec<u8>), ClientError> {
-        let asked = call.query.iter().any(|(name, _)| *name == "dry_run");
-        if self.dry_run && call.method != Method::GET && !asked {
-            call = call.query("dry_run", "true");
-        }
+    async fn exchange(&self, call: Call) -> Result<(u16, Vec<u8>), ClientError> {
         if let Some(reason) = call.broken {
             return Err(ClientError::Malformed { url: self.base.clone(), status: 0, reason });
         }
@@ -281,6 +277,11 @@ impl Client {
             self.http.request(call.method.clone(), &url).header(ACCEPT, "application/json");
         if !call.query.is_empty() {
             request = request.query(&call.query);
+        }
+        // Here, where every call passes: what is only tried must never be sent as the change itself.
+        let asked = call.query.iter().any(|(name, _)| *name == "dry_run");
+        if self.dry_run && call.method != Method::GET && !asked {
+            request = request.query(&[("dry_run", "true")]);
         }
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.clone());

@@ -35,7 +35,8 @@ async fn create(path: &Path, session: &Session<'_>) -> Result<Report, Failure> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");
     let beside = PathBuf::from(beside);
-    let written = write(&beside, session).await;
+    let file = new_file(&beside)?;
+    let written = write(file, &beside, session).await;
     let (head, rows) = match written {
         Ok(written) => written,
         Err(failure) => {
@@ -55,9 +56,26 @@ async fn create(path: &Path, session: &Session<'_>) -> Result<Report, Failure> {
         .note("keep a copy of the pepper beside it: without it the hashes of keys open nothing"))
 }
 
-async fn write(beside: &Path, session: &Session<'_>) -> Result<(BackupHead, u64), Failure> {
-    let options = File::options().write(true).create(true).truncate(true).mode(0o600).open(beside);
-    let mut file = options.map_err(|error| of_file(beside, &error))?;
+/// A file that was not there: one that was keeps its mode, and others may read it.
+fn new_file(path: &Path) -> Result<File, Failure> {
+    let opened = File::options().write(true).create_new(true).mode(0o600).open(path);
+    opened.map_err(|error| {
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            return of_file(path, &error);
+        }
+        Failure::usage(format!(
+            "{} is there already, of a backup that did not end or still runs; nothing was done, \
+             remove it first",
+            path.display()
+        ))
+    })
+}
+
+async fn write(
+    mut file: File,
+    beside: &Path,
+    session: &Session<'_>,
+) -> Result<(BackupHead, u64), Failure> {
     let mut reader = Reader::default();
     let take = |piece: &[u8]| {
         reader.push(piece).map_err(io::Error::other)?;
@@ -92,6 +110,9 @@ async fn restore(
     );
     if 0 < restored.stay_revoked {
         line.push_str(&format!("; {} keys stay revoked", restored.stay_revoked));
+    }
+    if 0 < restored.stay_ended {
+        line.push_str(&format!("; {} secrets end as they do here", restored.stay_ended));
     }
     let report = Report::new(json!(restored), Shown::Text(line)).named(restored.history.clone());
     Ok(session.finish(report, change).await)

@@ -28,7 +28,7 @@ pub(crate) async fn run(command: KeyCommand, session: &Session<'_>) -> Result<Re
                 .confirm_in_production(&change, &format!("make a key of the client {client}"))?;
             let ends = expires_in.map(in_ms);
             let json = session.ask(session.api.create_key(&client, env, ends, reason)).await?;
-            let report = secret(json, "key", "/object/id")?;
+            let report = secret(json, "key", session)?;
             Ok(session.finish(report, &change).await)
         }
         KeyCommand::List { client } => {
@@ -89,11 +89,14 @@ pub(super) fn in_ms(after: Duration) -> u64 {
 }
 
 /// A report of a secret that was just made: the secret alone is the data.
-pub(super) fn secret(json: Value, field: &str, id: &str) -> Result<Report, Failure> {
+pub(super) fn secret(json: Value, field: &str, session: &Session<'_>) -> Result<Report, Failure> {
+    if session.trying {
+        return Ok(Report::new(json, Shown::Nothing));
+    }
     let Some(secret) = json.get(field).and_then(Value::as_str).map(ToOwned::to_owned) else {
         return Err(Failure::new(Exit::Failed, "malformed", format!("an answer without {field}")));
     };
-    let id = text(&json, id);
+    let id = text(&json, "/object/id");
     let note = format!("{field} {id} made; it is shown this once");
     Ok(Report::new(json, Shown::Text(secret)).named(id).note(note))
 }

@@ -44,7 +44,7 @@ pub(super) async fn rotate(
     };
     let call = Call::post(format!("/v1/keys/{}:rotate", segment(id)), &body);
     let json = session.send(call.query("reason", reason).if_match_or_insist(None)).await?;
-    let report = secret(json, "key", "/object/id")?;
+    let report = secret(json, "key", session)?;
     let usage = session.send(Call::get(format!("/v1/keys/{}/usage", segment(id)))).await;
     let old = usage.as_ref().ok().and_then(|usage| usage.pointer("/secrets/1"));
     let told = old.map(|old| {

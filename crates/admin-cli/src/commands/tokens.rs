@@ -25,7 +25,7 @@ pub(crate) async fn run(command: TokenCommand, session: &Session<'_>) -> Result<
             let ends = expires_in.map(in_ms);
             let json = session.ask(session.api.create_token(&name, role, ends, reason)).await?;
             let hash = text(&json, "/hash");
-            let mut report = secret(json, "token", "/object/id")?;
+            let mut report = secret(json, "token", session)?;
             if role == Role::Gateway {
                 report = report.note(format!("for shadow-compare's --gateway-tokens-file: {hash}"));
             }

@@ -47,6 +47,13 @@ fn a_backup_is_written_whole_or_not_at_all_and_comes_back() {
     assert_eq!(mode & 0o777, 0o600);
     let again = control.weir(&["backup", "create", name]).ends(64);
     assert!(again.stderr.contains("there already"), "{}", again.stderr);
+    // A file that others may read is not written into.
+    let left = control.file("third.part", "left over");
+    let third = control.path("third");
+    let refused = control.weir(&["backup", "create", third.to_str().unwrap()]).ends(64);
+    assert!(refused.stderr.contains("third.part is there already"), "{}", refused.stderr);
+    assert_eq!(std::fs::read_to_string(&left).unwrap(), "left over");
+    assert!(!third.exists());
     let viewer = control.token(wire::client::plans::Role::Viewer);
     let other = control.path("other");
     control.weir_as(&viewer, &["backup", "create", other.to_str().unwrap()]).ends(10);

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +92,7 @@ pub(super) async fn restore(
 ) -> Result<Response, ApiError> {
     ask.only(&["reason"])?;
     let stamp = ask.stamp(None)?;
-    let (mut file, head) = taken_in(&app.state_dir, body.into_data_stream()).await?;
+    let (mut file, head) = taken_in(&app.state_dir, body.into_data_stream(), PIECE_MAX).await?;
     file.rewind().map_err(|error| disk(&error))?;
     answer(&put_back(&app, file, head, &stamp).await?, None)
 }
@@ -100,12 +101,14 @@ pub(super) async fn restore(
 async fn taken_in(
     folder: &Path,
     mut pieces: BodyDataStream,
+    wait: Duration,
 ) -> Result<(File, BackupHead), ApiError> {
     let mut file = nameless(folder).map_err(|error| disk(&error))?;
     let (mut reader, mut length) = (Reader::default(), 0_u64);
     loop {
-        let piece = timeout(PIECE_MAX, pieces.next()).await;
-        let piece = piece.map_err(|_slow| ApiError::of(ErrorCode::RequestTimeout))?;
+        let piece = timeout(wait, pieces.next()).await;
+        let late = || format!("nothing more of the backup arrived within {wait:?}");
+        let piece = piece.map_err(|_slow| bad_request(late()))?;
         let Some(piece) = piece else { break };
         let piece = piece.map_err(|_broken| bad_request("the backup did not arrive whole"))?;
         length += piece.len() as u64;
@@ -145,7 +148,8 @@ async fn put_back(
 /// A file that is gone once it is closed, however this process ends.
 fn nameless(folder: &Path) -> io::Result<File> {
     let path = folder.join(format!("restore.{}", uuid::Uuid::now_v7()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    // Others may read it for as long as it has a name, so its mode counts.
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }
@@ -160,5 +164,31 @@ impl From<BackupError> for ApiError {
     fn from(error: BackupError) -> ApiError {
         let body = ErrorBody::new(ErrorCode::InvalidValue, error.to_string());
         body.with_hint("nothing was changed").into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::http::error::CODES;
+
+    #[test]
+    fn what_comes_in_is_kept_for_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = nameless(folder.path()).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_backup_that_stops_coming_is_refused_with_a_promised_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = futures_util::stream::pending::<Result<Bytes, io::Error>>();
+        let pieces = Body::from_stream(silent).into_data_stream();
+        let wait = Duration::from_millis(1);
+        let refused = taken_in(folder.path(), pieces, wait).await.err().unwrap();
+        assert!(CODES.contains(&refused.code()), "{refused:?}");
     }
 }

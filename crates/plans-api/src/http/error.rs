@@ -68,6 +68,12 @@ impl ApiError {
         ErrorBody::new(code, code.title()).into()
     }
 
+    /// Its code.
+    #[cfg(test)]
+    pub(super) const fn code(&self) -> ErrorCode {
+        self.body.code
+    }
+
     /// Our fault: the caller reads little, the log all.
     pub(crate) fn internal(error: impl std::error::Error + 'static) -> ApiError {
         tracing::error!(error = %chain(&error), "internal error");

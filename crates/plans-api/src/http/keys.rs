@@ -12,7 +12,7 @@ use wire::policy::{LOOKUP_HASHES_MAX, LookupRequest};
 use wire::strict::Problems;
 use wire::usage::{USAGE_SECRETS_MAX, UsageReport};
 
-use super::ask::{Ask, Bytes, Json, MaybeJson, Part, bad_request, reason_only};
+use super::ask::{Ask, Bytes, Json, MaybeJson, Part, bad_request, reason_only, told_once};
 use super::error::ApiError;
 use super::{App, answer, secret};
 use crate::model::api_key::{KeyMove, KeySpec, parse_import, parse_rotation};
@@ -47,7 +47,8 @@ pub(super) async fn create(
     let key = ApiKey::generate(spec.env, &app.pepper).map_err(ApiError::internal)?;
     let (revision, object) = app.store.create_key(&spec, &key, &stamp).await?;
     let etag = object.revision;
-    answer(&NewKey { revision, object, key: key.text, previous: None }, Some(etag)).map(secret)
+    let key = told_once(key.text, &stamp);
+    answer(&NewKey { revision, object, key, previous: None }, Some(etag)).map(secret)
 }
 
 /// `:rotate`, `:revoke`, `:disable`, `:enable`.
@@ -79,7 +80,8 @@ async fn rotate(app: &App, ask: &Ask, id: &str, body: &Value) -> Result<Response
     let (changed, previous) = app.store.rotate_key(&new, overlap_ms, expect, &stamp).await?;
     let Some(object) = changed.object else { return Err(ApiError::of(ErrorCode::Internal)) };
     let (revision, etag) = (changed.revision, object.revision);
-    answer(&NewKey { revision, object, key: new.text, previous }, Some(etag)).map(secret)
+    let key = told_once(new.text, &stamp);
+    answer(&NewKey { revision, object, key, previous }, Some(etag)).map(secret)
 }
 
 /// Keys that were made elsewhere, by their SHA-256.

@@ -10,7 +10,7 @@ use wire::error::{ErrorBody, ErrorCode};
 use wire::key::{OperatorToken, token_hash};
 use wire::strict::{Fields, Problems};
 
-use super::ask::{Ask, Json, Part, ReasonOnly};
+use super::ask::{Ask, Json, Part, ReasonOnly, told_once};
 use super::error::ApiError;
 use super::{App, answer, secret};
 use crate::model::api_key::expiry;
@@ -43,7 +43,8 @@ pub(super) async fn create(
     let token = OperatorToken::generate().map_err(ApiError::internal)?;
     let (revision, object) = app.store.create_token(&spec, &token, &stamp).await?;
     let hash = token_hash(&token.text);
-    answer(&NewToken { revision, object, token: token.text, hash }, None).map(secret)
+    let token = told_once(token.text, &stamp);
+    answer(&NewToken { revision, object, token, hash }, None).map(secret)
 }
 
 fn parse(body: &Value, now: u64) -> Result<(TokenSpec, Option<String>), ApiError> {

@@ -2,7 +2,7 @@
 //!
 //! A restore begins a new history, far above every revision that anybody has seen: each object
 //! takes its revision, for the versions that Redis has must never be newer than ours. What was
-//! revoked here stays revoked: a key that leaked does not come back with an older state.
+//! revoked or ended here stays so: a key that leaked does not come back with an older state.
 
 use daemon::sql::{SqlError, Transaction, Value};
 use serde_json::json;
@@ -13,15 +13,12 @@ use wire::client::plans::Restored;
 use super::chain::tip_of;
 use super::tables::{PAGE_ROWS, Return, TABLES, Table};
 use super::writing::{Told, Writing};
-use super::{PlanStore, Stamp, StoreError, no_head};
+use super::{PlanStore, Stamp, StoreError, ended, no_head};
 
 /// How far above everything seen a restored catalog begins.
 const AHEAD: u64 = 1_000_000;
 /// Bytes that are handed over at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// Which keys were revoked here, for the end.
-const REVOKED_HERE: &str =
-    "create temporary table revoked_here as select id from api_key where state = 'revoked'";
 
 /// A backup that is being read.
 #[derive(Debug)]
@@ -122,11 +119,13 @@ impl PlanStore {
         let row = writing.tx.row("select max(applied) as applied from gateway", []).await?;
         let applied = row.map_or(Ok(None), |row| row.count_or_null("applied"))?.unwrap_or(0);
         let revision = head.revision.max(writing.revision()).max(applied) + AHEAD;
-        writing.tx.run_text(REVOKED_HERE).await?;
+        ended::remember(&mut writing.tx).await?;
         let replaced = TABLES.iter().rev().filter(|table| table.returns == Return::Replaced);
         for sql in replaced.map(|table| table.delete.as_str()).chain([FORGET_CHANGES.as_str()]) {
             while 0 < writing.tx.run(sql, []).await? {}
         }
+        // A call that is undone with the rest was not done: sent again, it is done again.
+        writing.tx.run("delete from idempotency", []).await?;
         Ok(Restoring { writing, head, revision, rows: 0 })
     }
 }
@@ -161,7 +160,9 @@ impl Restoring<'_> {
 
     /// Begins the new history.
     pub(crate) async fn finish(mut self) -> Result<Restored, StoreError> {
-        let stay_revoked = self.keep_revoked().await?;
+        let now = self.writing.now();
+        let ended::Kept { stay_revoked, stay_ended } =
+            ended::keep(&mut self.writing.tx, now).await?;
         let tx = &mut self.writing.tx;
         let newest = tx.row("select max(seq) as seq from audit", []).await?;
         let newest = newest.map_or(Ok(None), |row| row.count_or_null("seq"))?.unwrap_or(0);
@@ -179,7 +180,7 @@ impl Restoring<'_> {
         let after = json!({
             "history": &history, "rows": rows, "made_at": made_at, "build": self.head.build,
             "of": { "history": self.head.history, "revision": self.head.revision },
-            "stay_revoked": stay_revoked,
+            "stay_revoked": stay_revoked, "stay_ended": stay_ended,
         });
         // The audit that was here until now is gone with the rest: its tip is kept.
         let told = Told {
@@ -191,20 +192,6 @@ impl Restoring<'_> {
         };
         self.writing.audit(Some(self.revision), told).await?;
         let revision = self.writing.commit().await?;
-        Ok(Restored { revision, history, rows, made_at, stay_revoked })
-    }
-
-    /// Revokes again what was revoked here; how many the backup has as usable.
-    async fn keep_revoked(&mut self) -> Result<u64, StoreError> {
-        let tx = &mut self.writing.tx;
-        let keys = tx
-            .run(
-                "update api_key set state = 'revoked' where state <> 'revoked' \
-                 and id in (select id from revoked_here)",
-                [],
-            )
-            .await?;
-        tx.run_text("drop table revoked_here").await?;
-        Ok(keys)
+        Ok(Restored { revision, history, rows, made_at, stay_revoked, stay_ended })
     }
 }

@@ -1,6 +1,8 @@
 //! Clients: their plan, whether they may call, and when their bucket was last filled by hand.
 
-use daemon::sql::{Row, Transaction};
+use std::sync::LazyLock;
+
+use daemon::sql::{Row, Transaction, Value};
 use serde_json::json;
 use wire::client::plans::{Changed, ClientObject, Page};
 use wire::error::{ErrorCode, FieldError};
@@ -8,7 +10,8 @@ use wire::policy::{ClientState, Object};
 
 use super::writing::{Told, Writing};
 use super::{
-    Expect, PlanStore, Stamp, StoreError, keys, labels_of, overrides, page, text_of, word, word_of,
+    Expect, PlanStore, Stamp, StoreError, keys, labels_of, many, overrides, readable, text_of,
+    word, word_of,
 };
 use crate::model::client::{self, ClientSpec};
 
@@ -21,6 +24,8 @@ macro_rules! columns {
     };
 }
 const ONE: &str = concat!(columns!(), " where c.id = $1");
+static MANY: LazyLock<String> =
+    LazyLock::new(|| many::statement(concat!(columns!(), " where c.id in"), ""));
 /// Of one plan, unless that is empty; with limits of their own at a time, unless that is 0.
 const PAGE: &str = concat!(
     columns!(),
@@ -77,8 +82,7 @@ impl PlanStore {
         let now = if of.overridden { self.now() } else { 0 };
         let place = [after.into(), (limit + 1).into(), of.plan.unwrap_or("").into(), now.into()];
         let rows = tx.rows(PAGE, place).await?;
-        let clients = rows.iter().map(client_of).collect::<Result<_, _>>()?;
-        Ok(page(clients, limit, |client: &ClientObject| client.id.clone()))
+        readable(&rows, limit, "id", client_of)
     }
 
     /// Makes or changes a client.
@@ -172,6 +176,15 @@ pub(super) async fn find(
     tx.row(ONE, [id.into()]).await?.as_ref().map(client_of).transpose()
 }
 
+/// These clients; one that cannot be read is left out, and hides no other.
+pub(super) async fn find_many(
+    tx: &mut Transaction,
+    ids: &[Value],
+) -> Result<Vec<ClientObject>, StoreError> {
+    let rows = many::rows(tx, ONE, MANY.as_str(), ids).await?;
+    many::sound(rows.iter().map(client_of))
+}
+
 /// Writes a client unless it is so already; its state and last reset stay.
 pub(super) async fn put(
     writing: &mut Writing<'_>,
@@ -234,7 +247,7 @@ pub(super) fn client_of(row: &Row) -> Result<ClientObject, StoreError> {
         name: row.text("name")?,
         plan: row.text("plan")?,
         state: word_of(row, "state", "client", &id)?,
-        overridden: overrides::override_of(row)?,
+        overridden: overrides::override_of(row, &id)?,
         labels: labels_of(row, "client", &id)?,
         reset_revision: row.count("reset_revision")?,
         revision: row.count("revision")?,

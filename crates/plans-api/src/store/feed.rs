@@ -12,7 +12,7 @@ use wire::policy::{
 use wire::rollout::RolloutValue;
 
 use super::plans::plan_of;
-use super::{PlanStore, StoreError, json_of, killswitch, overrides, page, rollouts, text_of};
+use super::{PlanStore, StoreError, json_of, killswitch, overrides, readable, rollouts, text_of};
 
 /// A gateway is live while its last poll is this recent.
 pub(crate) const LIVE_MS: u64 = 15_000;
@@ -152,9 +152,7 @@ impl PlanStore {
                 [after.into(), (limit + 1).into()],
             )
             .await?;
-        let gateways =
-            rows.iter().map(|row| gateway_of(row, live_since)).collect::<Result<_, _>>()?;
-        Ok(page(gateways, limit, |gateway: &GatewayObject| gateway.id.clone()))
+        readable(&rows, limit, "id", |row| gateway_of(row, live_since))
     }
 
     /// Forgets changes that are too old or too many; who stands before them reads the snapshot.

@@ -1,18 +1,17 @@
 //! API keys: stored are hashes, shown is everything else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use daemon::sql::{Row, Transaction, Value};
 use serde_json::json;
 use wire::client::plans::{Changed, KeyObject, Page};
 use wire::key::{ApiKey, KeyHash};
-use wire::policy::{FoundKey, KeyState, KeyValue, LookupAnswer, Object, SecretValue};
+use wire::policy::{KeyState, KeyValue, Object, SecretValue};
 
 use super::writing::{Told, Writing};
-use super::{Expect, PlanStore, Stamp, StoreError, clients, readable, word, word_of};
+use super::{Expect, PlanStore, Stamp, StoreError, clients, many, readable, word, word_of};
 use crate::model::api_key::{KeyMove, KeySpec};
-use crate::model::client;
 
 macro_rules! columns {
     () => {
@@ -27,12 +26,13 @@ const PAGE_OF_CLIENT: &str =
     concat!(columns!(), " where id > $1 and client = $3 order by id limit $2");
 const ALL_OF_CLIENT: &str = concat!(columns!(), " where client = $1 order by id");
 
-/// Hashes that are looked up with one statement.
-const HASHES_AT_ONCE: usize = 100;
-const LOOKUP_ONE: &str = "select hash, key_id from api_key_secret where hash = $1";
-static LOOKUP_MANY: LazyLock<String> = LazyLock::new(|| {
-    let places: Vec<String> = (1..=HASHES_AT_ONCE).map(|place| format!("${place}")).collect();
-    format!("select hash, key_id from api_key_secret where hash in ({})", places.join(", "))
+static MANY: LazyLock<String> =
+    LazyLock::new(|| many::statement(concat!(columns!(), " where id in"), ""));
+const SECRETS: &str =
+    "select key_id, hash, valid_until from api_key_secret where key_id = $1 order by hash";
+static SECRETS_OF_MANY: LazyLock<String> = LazyLock::new(|| {
+    let select = "select key_id, hash, valid_until from api_key_secret where key_id in";
+    many::statement(select, "order by hash")
 });
 
 impl PlanStore {
@@ -112,29 +112,6 @@ impl PlanStore {
             record(&mut writing, step.command(), &key, Some(&found)).await?;
         }
         Ok(Changed { revision: writing.commit().await?, object: Some(key) })
-    }
-
-    /// Who shows these keys? All answers are as of one revision.
-    pub(crate) async fn lookup(&self, hashes: &[KeyHash]) -> Result<LookupAnswer, StoreError> {
-        let mut tx = self.database.read().await?;
-        let head = tx.row("select revision from head", []).await?;
-        let revision = head.map_or(Ok(0), |row| row.count("revision"))?;
-        let known = known_hashes(&mut tx, hashes).await?;
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
-        for hash in hashes {
-            match known.get(hash.bytes().as_slice()) {
-                None => missing.push(*hash),
-                Some(id) => match found_key(&mut tx, *hash, id).await {
-                    Ok(key) => found.push(key),
-                    // Neither found nor missing: nobody can tell, and no other key suffers.
-                    Err(error @ (StoreError::Damaged { .. } | StoreError::NotFound { .. })) => {
-                        tracing::error!(%error, "left out of a look-up");
-                    }
-                    Err(error) => return Err(error),
-                },
-            }
-        }
-        Ok(LookupAnswer { revision, found, missing })
     }
 }
 
@@ -237,55 +214,47 @@ pub(super) async fn delete_revoked(
     Ok(())
 }
 
-async fn known_hashes(
+/// These keys; one that cannot be read is left out, and hides no other.
+pub(super) async fn find_many(
     tx: &mut Transaction,
-    hashes: &[KeyHash],
-) -> Result<BTreeMap<Vec<u8>, String>, StoreError> {
-    let mut known = BTreeMap::new();
-    for some in hashes.chunks(HASHES_AT_ONCE) {
-        let Some(first) = some.first() else { continue };
-        let value = |hash: &KeyHash| Value::from(hash.bytes().to_vec());
-        let rows = if some.len() == 1 {
-            tx.rows(LOOKUP_ONE, [value(first)]).await?
-        } else {
-            // The statement has a fixed number of places; the first hash fills what is left.
-            let padded = some.iter().chain(std::iter::repeat(first)).take(HASHES_AT_ONCE);
-            tx.rows(LOOKUP_MANY.as_str(), padded.map(value).collect::<Vec<_>>()).await?
-        };
-        for row in rows {
-            known.insert(row.bytes("hash")?, row.text("key_id")?);
-        }
-    }
-    Ok(known)
+    ids: &[Value],
+) -> Result<Vec<KeyObject>, StoreError> {
+    let rows = many::rows(tx, ONE, MANY.as_str(), ids).await?;
+    many::sound(rows.iter().map(key_of))
 }
 
-async fn found_key(tx: &mut Transaction, hash: KeyHash, id: &str) -> Result<FoundKey, StoreError> {
-    let key = find(tx, id).await?.ok_or_else(|| not_found(id))?;
-    let owner = clients::find(tx, &key.client).await?;
-    let owner = owner.ok_or_else(|| clients::not_found(&key.client))?;
-    Ok(FoundKey { hash, key: value_of(tx, &key).await?, client: client::value(&owner) })
+/// Secrets of these keys by key, each key's by hash; a key of which one cannot be read has none.
+pub(super) async fn secrets_of_many(
+    tx: &mut Transaction,
+    ids: &[Value],
+) -> Result<BTreeMap<String, Vec<SecretValue>>, StoreError> {
+    let mut secrets: BTreeMap<String, Vec<SecretValue>> = BTreeMap::new();
+    let mut damaged = BTreeSet::new();
+    for row in many::rows(tx, SECRETS, SECRETS_OF_MANY.as_str(), ids).await? {
+        let id = row.text("key_id")?;
+        match secret_of(&row, &id) {
+            Ok(secret) => secrets.entry(id).or_default().push(secret),
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::error!(%error, "left out of a look-up");
+                damaged.insert(id);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    secrets.retain(|id, _| !damaged.contains(id));
+    Ok(secrets)
 }
 
 /// As gateways are told it.
 async fn value_of(tx: &mut Transaction, key: &KeyObject) -> Result<KeyValue, StoreError> {
-    let rows = tx
-        .rows(
-            "select hash, valid_until from api_key_secret where key_id = $1 order by hash",
-            [key.id.as_str().into()],
-        )
-        .await?;
-    let mut secrets = Vec::new();
-    for row in rows {
-        let bytes: [u8; 32] =
-            row.bytes("hash")?.try_into().map_err(|_not_32| StoreError::Damaged {
-                kind: "key",
-                id: key.id.clone(),
-                reason: "a hash is not 32 bytes long".to_owned(),
-            })?;
-        let valid_until = row.count_or_null("valid_until")?;
-        secrets.push(SecretValue { hash: KeyHash::from_bytes(bytes), valid_until });
-    }
-    Ok(KeyValue {
+    let rows = tx.rows(SECRETS, [key.id.as_str().into()]).await?;
+    let secrets = rows.iter().map(|row| secret_of(row, &key.id)).collect::<Result<_, _>>()?;
+    Ok(value_with(key, secrets))
+}
+
+/// The same, of secrets that are read already.
+pub(super) fn value_with(key: &KeyObject, secrets: Vec<SecretValue>) -> KeyValue {
+    KeyValue {
         id: key.id.clone(),
         client: key.client.clone(),
         env: key.env,
@@ -293,7 +262,17 @@ async fn value_of(tx: &mut Transaction, key: &KeyObject) -> Result<KeyValue, Sto
         expires_at: key.expires_at,
         secrets,
         revision: key.revision,
-    })
+    }
+}
+
+fn secret_of(row: &Row, key: &str) -> Result<SecretValue, StoreError> {
+    let bytes: [u8; 32] = row.bytes("hash")?.try_into().map_err(|_not_32| StoreError::Damaged {
+        kind: "key",
+        id: key.to_owned(),
+        reason: "a hash is not 32 bytes long".to_owned(),
+    })?;
+    let valid_until = row.count_or_null("valid_until")?;
+    Ok(SecretValue { hash: KeyHash::from_bytes(bytes), valid_until })
 }
 
 fn key_of(row: &Row) -> Result<KeyObject, StoreError> {

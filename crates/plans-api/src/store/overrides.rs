@@ -7,7 +7,7 @@ use wire::client::plans::{Changed, ClientObject, OverrideBody};
 use wire::plan::{LimitValue, PlanLimits};
 use wire::policy::SafetyOverride;
 
-use super::{Expect, PlanStore, Stamp, StoreError, clients, plans};
+use super::{Expect, PlanStore, Stamp, StoreError, clients, limit_of, plans};
 use crate::model::overrides::{OverrideSpec, limit_value};
 use crate::model::plan::limit_body;
 
@@ -99,22 +99,13 @@ fn row_of(client: &str, spec: &OverrideSpec, reason: &str, now: u64) -> [Value; 
     ]
 }
 
-/// The override in a client's row, if it has one.
-pub(super) fn override_of(row: &Row) -> Result<Option<OverrideBody>, StoreError> {
+/// The override in the row of the client `id`, if it has one.
+pub(super) fn override_of(row: &Row, id: &str) -> Result<Option<OverrideBody>, StoreError> {
     let Some(expires_at) = row.count_or_null("expires_at")? else { return Ok(None) };
-    let limit = |capacity, tokens, per_us| {
-        Ok::<_, StoreError>(match row.count_or_null(capacity)? {
-            None => None,
-            Some(capacity) => Some(limit_body(LimitValue {
-                capacity,
-                tokens: row.count_or_null(tokens)?.unwrap_or(0),
-                per_us: row.count_or_null(per_us)?.unwrap_or(0),
-            })),
-        })
-    };
+    let limit = |of| Ok::<_, StoreError>(limit_of(row, of, "client", id)?.map(limit_body));
     Ok(Some(OverrideBody {
-        burst: limit("burst_capacity", "burst_tokens", "burst_per_us")?,
-        sustained: limit("sustained_capacity", "sustained_tokens", "sustained_per_us")?,
+        burst: limit("burst")?,
+        sustained: limit("sustained")?,
         failure: row.text_or_null("failure")?,
         reason: row.text_or_null("reason")?.unwrap_or_default(),
         expires_at,
@@ -137,9 +128,18 @@ pub(super) async fn in_force(
         .await?;
     let mut overrides = Vec::with_capacity(rows.len());
     for row in &rows {
-        let Some(own) = override_of(row)? else { continue };
+        let client = row.text("client")?;
+        let own = match override_of(row, &client) {
+            Ok(Some(own)) => own,
+            Ok(None) => continue,
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::error!(%error, "left out of the safety limits");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         overrides.push(SafetyOverride {
-            client: row.text("client")?,
+            client,
             burst: own.burst.as_ref().map(limit_value),
             sustained: own.sustained.as_ref().map(limit_value),
         });

@@ -3,16 +3,15 @@
 use daemon::sql::{Row, Transaction, Value};
 use serde_json::json;
 use wire::client::plans::{Changed, Page, PlanObject};
-use wire::error::{ErrorCode, FieldError};
 use wire::plan::{LimitValue, PlanSpec};
 use wire::policy::Object;
 
 use super::writing::{Told, Writing};
 use super::{
-    Expect, PlanStore, Stamp, StoreError, json_of, labels_of, readable, size, text_of, word,
-    word_of,
+    Expect, PlanStore, Stamp, StoreError, json_of, labels_of, limit_of, readable, size, text_of,
+    word, word_of,
 };
-use crate::model::plan::{PLANS_MAX, PlanRow};
+use crate::model::plan::PlanRow;
 
 const ONE: &str = "select name, burst_capacity, burst_tokens, burst_per_us, sustained_capacity, \
     sustained_tokens, sustained_per_us, unlimited, scope, failure, costs, labels, note, revision \
@@ -78,6 +77,7 @@ impl PlanStore {
         }
         writing.next_revision();
         writing.tx.run("delete from plan where name = $1", [name.into()]).await?;
+        writing.sizes = None;
         let told = Told {
             command: "plan delete",
             kind: "plan",
@@ -122,10 +122,8 @@ pub(super) async fn put(
     let wanted = PlanRow::of(spec, 0);
     match &found {
         Some(found) if found.says(&wanted) => return Ok(found.clone()),
-        Some(_) => {}
-        None => room_for_one(&mut writing.tx).await?,
+        Some(_) | None => size::fits(writing, &wanted).await?,
     }
-    size::fits(&mut writing.tx, &wanted).await?;
     let plan = PlanRow { revision: writing.next_revision(), ..wanted };
     writing.tx.run(UPSERT, values(&plan)).await?;
     let before = found.map(|found| json!(found.object()));
@@ -139,16 +137,6 @@ pub(super) async fn put(
     let object = Object::Plan { id: plan.name.clone(), value: Some(plan.value()) };
     writing.record(&object, told).await?;
     Ok(plan)
-}
-
-async fn room_for_one(tx: &mut Transaction) -> Result<(), StoreError> {
-    let row = tx.row("select count(*) as plans from plan", []).await?;
-    if row.map_or(Ok(0), |row| row.count("plans"))? < PLANS_MAX {
-        return Ok(());
-    }
-    let detail = format!("there are {PLANS_MAX} plans already, and no more fit");
-    let error = FieldError { field: "plan".to_owned(), code: ErrorCode::InvalidValue, detail };
-    Err(StoreError::Refused(vec![error]))
 }
 
 const UPSERT: &str = "insert into plan (name, burst_capacity, burst_tokens, burst_per_us, \
@@ -186,24 +174,9 @@ fn values(plan: &PlanRow) -> [Value; 14] {
 /// A plan from its row.
 pub(super) fn plan_of(row: &Row) -> Result<PlanRow, StoreError> {
     let name = row.text("name")?;
-    // What is half there, or negative, is no number of another meaning.
-    let limit = |capacity, tokens, per_us| {
-        let found =
-            [row.int_or_null(capacity)?, row.int_or_null(tokens)?, row.int_or_null(per_us)?];
-        match found.map(|number| number.map(u64::try_from)) {
-            [None, None, None] => Ok(None),
-            [Some(Ok(capacity)), Some(Ok(tokens)), Some(Ok(per_us))] => {
-                Ok(Some(LimitValue { capacity, tokens, per_us }))
-            }
-            _ => {
-                let reason = format!("{capacity}, {tokens}, {per_us} are {found:?}");
-                Err(StoreError::Damaged { kind: "plan", id: name.clone(), reason })
-            }
-        }
-    };
     Ok(PlanRow {
-        burst: limit("burst_capacity", "burst_tokens", "burst_per_us")?,
-        sustained: limit("sustained_capacity", "sustained_tokens", "sustained_per_us")?,
+        burst: limit_of(row, "burst", "plan", &name)?,
+        sustained: limit_of(row, "sustained", "plan", &name)?,
         unlimited: row.int("unlimited")? == 1,
         scope: word_of(row, "scope", "plan", &name)?,
         failure: row.text("failure")?,

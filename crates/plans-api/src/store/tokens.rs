@@ -6,7 +6,7 @@ use wire::client::plans::{Changed, Page, Role, TokenObject};
 use wire::key::{KeyHash, OperatorToken, token_hash};
 
 use super::writing::Told;
-use super::{PlanStore, Stamp, StoreError, page, word, word_of};
+use super::{PlanStore, Stamp, StoreError, readable, word, word_of};
 
 /// `last_used_at` is kept to the minute: a token in use costs one write a minute.
 const USE_NOTED_MS: u64 = 60_000;
@@ -48,9 +48,7 @@ impl PlanStore {
     ) -> Result<Page<TokenObject>, StoreError> {
         let mut tx = self.database.read().await?;
         let rows = tx.rows(PAGE, [after.into(), (limit + 1).into()]).await?;
-        let tokens =
-            rows.iter().map(|row| Ok(token_of(row)?.object)).collect::<Result<_, StoreError>>()?;
-        Ok(page(tokens, limit, |token: &TokenObject| token.id.clone()))
+        readable(&rows, limit, "id", |row| Ok(token_of(row)?.object))
     }
 
     /// Stores a new token. Making one ends every bootstrap token.

@@ -7,6 +7,7 @@ use wire::audit::{AuditPlace, AuditText};
 use wire::policy::Object;
 
 use super::chain::{self, tip_of};
+use super::size::Sizes;
 use super::{CHANNEL, PlanStore, Stamp, StoreError, no_head, text_of};
 use crate::model::audit::DRY_RUN;
 
@@ -21,6 +22,8 @@ pub(super) struct Writing<'a> {
     now: u64,
     /// The first object that was changed.
     first: Option<(&'static str, String)>,
+    /// What all plans come to, once it was read; whoever deletes one forgets it.
+    pub(super) sizes: Option<Sizes>,
 }
 
 /// What a change did to an object, for the audit.
@@ -55,8 +58,9 @@ impl PlanStore {
             .ok_or_else(no_head)?;
         let (revision, audit_seq) = (head.count("revision")?, head.count("audit_seq")?);
         let tip = chain::link(&mut tx, tip_of(&head)?, audit_seq, max).await?;
-        let (now, first) = (self.now(), None);
-        let mut writing = Writing { tx, store: self, stamp, revision, audit_seq, tip, now, first };
+        let (now, first, sizes) = (self.now(), None, None);
+        let mut writing =
+            Writing { tx, store: self, stamp, revision, audit_seq, tip, now, first, sizes };
         if let Some(once) = &stamp.once {
             writing.refuse_repeated(once).await?;
         }

@@ -86,7 +86,7 @@ async fn seen(api: &PlansClient) -> Value {
 }
 
 /// A control plane with this pepper over an empty database.
-async fn with_pepper(of: &Api, database: Option<String>) -> Api {
+pub(crate) async fn with_pepper(of: &Api, database: Option<String>) -> Api {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(of.state_dir.path().join("pepper"), folder.path().join("pepper")).unwrap();
     let database = database.unwrap_or_else(|| plans_api::Settings::database_in(folder.path()));

@@ -20,6 +20,8 @@ mod first_door; // what is refused before it is stored
 mod suite; // runs them
 mod audit; // the chain of the audit
 mod backup; // everything as a file, and back
+mod restored; // and what does not come back
+mod lookup; // a thousand hashes at once
 mod dumps; // what a dump gives away
 mod dead_tokens; // wrong, expired, revoked, at every route
 mod openapi; // the description of the API

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use daemon::sql::Database;
+use serde_json::json;
 use wire::client::plans::Whom;
 use wire::key::{KeyEnv, KeyHash, Pepper};
 use wire::rollout::Phase;
 
-use crate::api::Api;
+use crate::api::{Api, feed_request};
 
 /// Writes what the second door would refuse.
 async fn past_all_doors(api: &Api, constraint: (&str, &str), sql: &str) {
@@ -64,4 +65,43 @@ pub(crate) async fn c08_a_damaged_key_client_or_rollout_holds_up_nobody_else(api
     let rollout = snapshot.rollout.expect("it is told, so that gateways can name it");
     assert_eq!((rollout.name.as_str(), rollout.rules.len()), ("edge", 0));
     assert!(rollout.share_bp > 10_000, "and every gateway refuses it: {rollout:?}");
+}
+
+pub(crate) async fn no_damaged_row_hides_the_rest_of_its_list(api: &Api) {
+    api.plan("pro").await;
+    let ends = crate::catalog::now() + crate::catalog::HOUR;
+    for client in ["sound", "odd", "half"] {
+        api.client(client, "pro").await;
+        let own = json!({ "burst": { "capacity": 20, "refill": "1/s" }, "expires_at": ends });
+        api.operator.put_override(client, &own, "test", None).await.unwrap();
+    }
+    let start = api.gateway.snapshot().await.unwrap();
+    for id in ["gw-1", "gw-2"] {
+        api.gateway.feed(&feed_request(id, &start.history, 0, 0)).await.unwrap();
+    }
+    let tokens = api.admin.tokens().await.unwrap().len();
+    assert_eq!(api.service.safety_limits().await.unwrap().overrides.len(), 3);
+
+    let odd = "update client set state = 'asleep' where id = 'odd'";
+    past_all_doors(api, ("client", "client_state"), odd).await;
+    let half = "update client_override set burst_per_us = null where client = 'half'";
+    past_all_doors(api, ("client_override", "client_override_burst_whole"), half).await;
+    let negative = "update client_override set burst_tokens = -1 where client = 'odd'";
+    past_all_doors(api, ("client_override", "client_override_burst_refill"), negative).await;
+    let role = "update operator_token set role = 'king' where name = 'support'";
+    past_all_doors(api, ("operator_token", "operator_token_role"), role).await;
+    let database = api.by_hand().await;
+    let mut tx = database.write().await.unwrap();
+    tx.run_text("update gateway set routes = 'x' where id = 'gw-1'").await.unwrap();
+    tx.commit().await.unwrap();
+    database.close().await;
+
+    let clients = api.viewer.clients().await.unwrap();
+    let clients: Vec<&str> = clients.iter().map(|client| client.id.as_str()).collect();
+    assert_eq!(clients, ["sound"], "half a limit is none with 0 in it");
+    assert_eq!(api.admin.tokens().await.unwrap().len(), tokens - 1);
+    let gateways = api.viewer.gateways().await.unwrap();
+    assert_eq!(gateways.iter().map(|gateway| gateway.id.as_str()).collect::<Vec<_>>(), ["gw-2"]);
+    let limits = api.service.safety_limits().await.unwrap().overrides;
+    assert_eq!(limits.iter().map(|own| own.client.as_str()).collect::<Vec<_>>(), ["sound"]);
 }

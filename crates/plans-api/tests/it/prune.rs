@@ -147,12 +147,19 @@ pub(crate) async fn a_change_that_is_only_tried_is_answered_and_not_kept(api: &A
     assert_eq!(changed.object.unwrap().state, ClientState::Suspended, "what it would be");
     assert_eq!(changed.revision, before.revision);
     trying.put_plan("new", &plan(&json!({})), "test", None).await.unwrap();
-    trying.create_key("c00", KeyEnv::Test, None, "test").await.unwrap();
+    let create = Call::post("/v1/keys", &json!({ "client": "c00" }));
+    let made: Value = trying.http().send(create).await.unwrap();
+    assert!(
+        made["object"]["id"].is_string() && made.get("key").is_none(),
+        "no key is made: {made}"
+    );
     trying.delete_client("c00", "test").await.unwrap();
     assert_eq!(refusal(trying.delete_plan("p", "test").await).status, 409, "as the change would");
     assert_eq!(told(trying.suspend("nobody", "test").await), (404, "not_found"));
     let admin = api.admin.clone().trying();
-    admin.create_token("x", wire::client::plans::Role::Viewer, None, "test").await.unwrap();
+    let create = Call::post("/v1/tokens", &json!({ "name": "x", "role": "viewer" }));
+    let made: Value = admin.http().send(create).await.unwrap();
+    assert!(made["object"]["id"].is_string() && made.get("token").is_none(), "nor a token: {made}");
     assert!(api.viewer.keys(None).await.unwrap().is_empty());
     assert_eq!(api.viewer.client("c00").await.unwrap().state, ClientState::Active);
     assert_eq!(api.viewer.audit(1, None).await.unwrap().items.remove(0).seq, rows);

@@ -3,8 +3,8 @@
 use crate::api::Api;
 use crate::postgres::Postgres;
 use crate::{
-    approvals, audit, backup, cases, catalog, codes, first_door, killswitch, poison, prune,
-    scenarios, versions,
+    approvals, audit, backup, cases, catalog, codes, first_door, killswitch, lookup, poison, prune,
+    restored, scenarios, versions,
 };
 
 macro_rules! suite {
@@ -65,6 +65,11 @@ suite! {
     audit::the_audit_is_found_by_actor_object_and_time,
     backup::what_was_revoked_after_a_backup_stays_revoked,
     backup::a_file_that_cannot_be_used_says_why_and_changes_nothing,
+    restored::what_ended_after_a_backup_stays_ended_and_its_successor_opens,
+    restored::a_restore_that_is_only_tried_checks_all_and_changes_nothing,
+    restored::a_call_that_a_restore_undid_is_done_again,
+    lookup::a_thousand_hashes_are_answered_each_with_its_own,
+    poison::no_damaged_row_hides_the_rest_of_its_list,
     first_door::f33_no_poisoned_plan_comes_in_by_the_api,
     killswitch::it_is_set_for_all_told_to_gateways_and_cleared_by_its_id,
     catalog::a_client_has_limits_of_its_own_until_they_end,

@@ -72,6 +72,7 @@ pub(super) async fn prune(
         unused(writing, name).await?;
         writing.next_revision();
         writing.tx.run("delete from plan where name = $1", [name.into()]).await?;
+        writing.sizes = None;
         let told = Told {
             command: "apply prune",
             kind: "plan",

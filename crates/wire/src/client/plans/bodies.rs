@@ -134,7 +134,9 @@ pub struct NewKey {
     pub revision: u64,
     /// The key's public part.
     pub object: KeyObject,
-    /// The key itself: shown here and never again.
+    /// The key itself: shown here and never again. Absent if the call was only tried
+    /// (`?dry_run=true`): no key was made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
     /// After a rotation: the secret that this one replaces, if it still opens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,7 +230,9 @@ pub struct NewToken {
     pub revision: u64,
     /// The token's public part.
     pub object: TokenObject,
-    /// The token itself: shown here and never again.
+    /// The token itself: shown here and never again. Absent if the call was only tried
+    /// (`?dry_run=true`): no token was made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token: String,
     /// Its stored form, for shadow-compare's list of gateway tokens.
     pub hash: KeyHash,
@@ -444,6 +448,9 @@ pub struct Restored {
     pub made_at: u64,
     /// Keys that the backup has as usable and that stay revoked.
     pub stay_revoked: u64,
+    /// Secrets that the backup has as open, or open for longer, and that end as they do here.
+    #[serde(default)]
+    pub stay_ended: u64,
 }
 
 /// Order of the top list.
