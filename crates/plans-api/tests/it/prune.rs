@@ -191,3 +191,36 @@ pub(crate) async fn a_silent_gateway_is_forgotten_and_a_live_one_is_not(api: &Ap
     assert_eq!(told(forget("gw-9").await), (404, "not_found"));
     assert_eq!(told(forget("gw-1:explode").await), (404, "not_found"));
 }
+
+#[tokio::test]
+async fn plans_of_one_file_are_counted_together_against_what_gateways_hold() {
+    let api = Api::sqlite().await;
+    api.plan("pro").await;
+    // Room for one small plan, and not for two: all are counted with 512 bytes, their name and
+    // their costs, of which the first has very many blanks.
+    let limit = (wire::client::ANSWER_BYTES_MAX - (1 << 20)) as u64;
+    let blanks = limit - 2 * 512 - ("pro[]".len() + "a[]".len()) as u64 - 100;
+    let sql =
+        format!("update plan set costs = replace(hex(zeroblob({})), '0', ' ') || '[]'", blanks / 2);
+    let database = api.by_hand().await;
+    let mut tx = database.write().await.unwrap();
+    tx.run_text(&sql).await.unwrap();
+    tx.commit().await.unwrap();
+    database.close().await;
+    let file = |names: &[&str], note: &str| {
+        let mut body = json!({ "plan": {} });
+        for name in names {
+            body["plan"][*name] = plan(&json!({}));
+            body["plan"][*name]["note"] = json!(note);
+        }
+        body
+    };
+    let apply =
+        async |body: Value| api.operator.apply(&body, "test", ApplyMode::Apply).await.map(|_| ());
+    assert_eq!(told(apply(file(&["a", "b"], "")).await), (422, "policy_too_large"));
+    assert_eq!(told(api.viewer.plan("a").await), (404, "not_found"), "nothing of it is kept");
+    apply(file(&["a"], "")).await.unwrap();
+    apply(file(&["a"], "written over, so not counted twice")).await.unwrap();
+    assert_eq!(told(apply(file(&["b"], "")).await), (422, "policy_too_large"));
+    api.stop().await;
+}
