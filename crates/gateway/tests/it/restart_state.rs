@@ -60,8 +60,14 @@ async fn the_state_folder_is_handed_over_in_a_restart_in_place() {
         eventually("a log of the new one", async || log_id(&state) > Some(before)).await;
         assert_eq!(answers(&program).await, 200, "{}", program.log());
     }
-    let ready = get(program.operations, "/readyz", &[]).await;
-    let detail: serde_json::Value = serde_json::from_slice(&ready.body).unwrap();
-    assert_eq!(detail["detail"]["state_unsaved"], false, "{detail}");
+    let detail = async || -> serde_json::Value {
+        let ready = get(program.operations, "/readyz", &[]).await;
+        serde_json::from_slice(&ready.body).unwrap()
+    };
+    eventually("a state that is saved", async || {
+        detail().await["detail"]["state_unsaved"] == false
+    })
+    .await;
+    let detail = detail().await;
     assert!(detail["detail"]["policy_age_seconds"].as_u64() > Some(0), "its age is told: {detail}");
 }
