@@ -118,7 +118,7 @@ async fn ask(control: &Control, end: Instant) -> Said {
         let answer = if said.answers.is_multiple_of(2) {
             control.get(&format!("/v1/plans/{}", sound(0))).await.map(drop)
         } else {
-            control.put_plan(&sound(1), &plan(101, "50/s", "coarse")).await.map(drop)
+            control.put_plan(&sound(1), &plan(1_101, "500/s", "coarse")).await.map(drop)
         };
         said.longest = said.longest.max(began.elapsed());
         said.answers += 1;
@@ -137,11 +137,11 @@ async fn back(scene: &mut Scene, report: &mut Report) -> anyhow::Result<()> {
     postgres.ok_or_else(|| anyhow::anyhow!("this world has no Postgres"))?.restart().await?;
     scene.world.plans_api.restart().await?;
     scene.world.wait_ready().await?;
-    scene.world.control.put_plan(&sound(0), &plan(111, "50/s", "coarse")).await?;
+    scene.world.control.put_plan(&sound(0), &plan(1_111, "500/s", "coarse")).await?;
     for gateway in 0..LOADED + 1 {
         eventually("the change is seen", BACK_MAX, || async {
             let sent = scene.callers.one(0, gateway, 0).await;
-            Ok((sent.capacity_told() == Some(111)).then_some(()))
+            Ok((sent.capacity_told() == Some(1_111)).then_some(()))
         })
         .await?;
     }

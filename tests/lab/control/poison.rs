@@ -129,7 +129,7 @@ async fn neighbours_go_on(
     neighbours: &mut Neighbours,
 ) -> anyhow::Result<()> {
     let client = 4 + beat % (SOUND - 4);
-    let capacity = 1_000 + beat as u64;
+    let capacity = 2_000 + beat as u64;
     let fresh = GREEDY + 1 + BAD + beat;
     for gateway in 0..LOADED {
         let sent = scene.callers.one(fresh, gateway, 0).await;

@@ -74,7 +74,8 @@ impl Scene {
             callers.push((client.to_owned(), key));
             anyhow::Ok(())
         };
-        let plenty = plan(100, "50/s", "coarse");
+        // More than whoever looks for a change asks for, every few milliseconds.
+        let plenty = plan(1_000, "500/s", "coarse");
         for number in 0..SOUND {
             make(&sound(number), &plenty).await?;
         }
