@@ -139,20 +139,24 @@ impl PlanStore {
         let mut writing = self.begin(stamp).await?;
         let found = find(&mut writing.tx, id).await?.ok_or_else(|| not_found(id))?;
         expect.of("client", id, Some((found.revision, &found)))?;
-        keys::delete_revoked(&mut writing, id).await?;
-        writing.next_revision();
-        writing.tx.run("delete from client_override where client = $1", [id.into()]).await?;
-        writing.tx.run("delete from client where id = $1", [id.into()]).await?;
-        let told = Told {
-            command: "client delete",
-            kind: "client",
-            id,
-            before: Some(json!(found)),
-            after: None,
-        };
-        writing.record(&Object::Client { id: id.to_owned(), value: None }, told).await?;
+        delete(&mut writing, &found, "client delete").await?;
         Ok(Changed { revision: writing.commit().await?, object: None })
     }
+}
+
+/// Deletes a client with all that is its own; refuses while one of its keys could still open.
+pub(super) async fn delete(
+    writing: &mut Writing<'_>,
+    client: &ClientObject,
+    command: &str,
+) -> Result<(), StoreError> {
+    let id = client.id.as_str();
+    keys::delete_revoked(writing, id).await?;
+    writing.next_revision();
+    writing.tx.run("delete from client_override where client = $1", [id.into()]).await?;
+    writing.tx.run("delete from client where id = $1", [id.into()]).await?;
+    let told = Told { command, kind: "client", id, before: Some(json!(client)), after: None };
+    writing.record(&Object::Client { id: id.to_owned(), value: None }, told).await
 }
 
 pub(super) fn not_found(id: &str) -> StoreError {

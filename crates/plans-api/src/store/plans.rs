@@ -75,19 +75,24 @@ impl PlanStore {
             let detail = format!("{users} clients have the plan `{name}`: give them another first");
             return Err(StoreError::InUse(detail));
         }
-        writing.next_revision();
-        writing.tx.run("delete from plan where name = $1", [name.into()]).await?;
-        writing.sizes = None;
-        let told = Told {
-            command: "plan delete",
-            kind: "plan",
-            id: name,
-            before: Some(json!(found.object())),
-            after: None,
-        };
-        writing.record(&Object::Plan { id: name.to_owned(), value: None }, told).await?;
+        delete(&mut writing, &found, "plan delete").await?;
         Ok(Changed { revision: writing.commit().await?, object: None })
     }
+}
+
+/// Deletes a plan that no client has.
+pub(super) async fn delete(
+    writing: &mut Writing<'_>,
+    plan: &PlanRow,
+    command: &str,
+) -> Result<(), StoreError> {
+    let name = plan.name.as_str();
+    writing.next_revision();
+    writing.tx.run("delete from plan where name = $1", [name.into()]).await?;
+    writing.sizes = None;
+    let before = Some(json!(plan.object()));
+    let told = Told { command, kind: "plan", id: name, before, after: None };
+    writing.record(&Object::Plan { id: name.to_owned(), value: None }, told).await
 }
 
 fn not_found(name: &str) -> StoreError {

@@ -1,15 +1,15 @@
 //! Takes away what carries a label and stands in no file: clients first, then plans that nobody
 //! has any more. Few at once, unless the caller says how many it may be.
 
-use serde_json::json;
 use wire::client::plans::{AppliedAction, AppliedChange};
 use wire::error::{ErrorCode, FieldError};
-use wire::policy::Object;
 
-use super::super::writing::{Told, Writing};
-use super::super::{StoreError, clients, keys, plans};
+use super::super::writing::Writing;
+use super::super::{StoreError, clients, plans};
 use super::Desired;
 
+/// As the audit names it.
+const COMMAND: &str = "apply prune";
 /// More than one in so many objects with the label is refused, unless the caller allows it.
 const SHARE_ONE_IN: u64 = 10;
 
@@ -52,36 +52,13 @@ pub(super) async fn prune(
     let doomed = doomed_clients.len() as u64 + doomed_plans.len() as u64;
     few_enough(doomed, labelled, prune)?;
     for client in doomed_clients {
-        let id = client.id.as_str();
-        keys::delete_revoked(writing, id).await?;
-        writing.next_revision();
-        writing.tx.run("delete from client_override where client = $1", [id.into()]).await?;
-        writing.tx.run("delete from client where id = $1", [id.into()]).await?;
-        let told = Told {
-            command: "apply prune",
-            kind: "client",
-            id,
-            before: Some(json!(client)),
-            after: None,
-        };
-        writing.record(&Object::Client { id: id.to_owned(), value: None }, told).await?;
-        changes.push(deleted("client", id));
+        clients::delete(writing, &client, COMMAND).await?;
+        changes.push(deleted("client", &client.id));
     }
     for plan in doomed_plans {
-        let name = plan.name.as_str();
-        unused(writing, name).await?;
-        writing.next_revision();
-        writing.tx.run("delete from plan where name = $1", [name.into()]).await?;
-        writing.sizes = None;
-        let told = Told {
-            command: "apply prune",
-            kind: "plan",
-            id: name,
-            before: Some(json!(plan.object())),
-            after: None,
-        };
-        writing.record(&Object::Plan { id: name.to_owned(), value: None }, told).await?;
-        changes.push(deleted("plan", name));
+        unused(writing, &plan.name).await?;
+        plans::delete(writing, &plan, COMMAND).await?;
+        changes.push(deleted("plan", &plan.name));
     }
     Ok(())
 }
